@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +20,8 @@ from fastscribe.families.blocks import int8, int8_packing
 from fastscribe.ray import library
 from scripts.shapes import SHAPES
 from tests.conftest import AUDIO, MODELS, PACKAGE, ROOT
-from tests.helpers.processes import command, fastscribe
+from tests.helpers.processes import fastscribe
+from tests.helpers.warm_process import LIBRARIES_ALONE
 
 OF_PYTHON = {"_exit", "_replace", "_asdict", "_fields", "_make"}  # documented, in spite of their names
 OWN_OR_OF_TYPES = ("fastscribe", "_typeshed")
@@ -47,7 +47,7 @@ def own_names() -> set[str]:
                 found.add(node.name)
             elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 found.add(node.id)
-            elif isinstance(node, ast.Attribute) and ast.unparse(node) == f"self.{node.attr}":
+            elif isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "self":
                 found.add(node.attr)
     return found
 
@@ -218,8 +218,7 @@ def test_the_program_runs_without_private_names(program: str, tmp_path: Path) ->
         write_surround(path)
 
     def run(how: str) -> tuple[str, str]:
-        program_of = [sys.executable, "-c", HIDE + program, how, str(path)]
-        done = subprocess.run(program_of, capture_output=True, text=True, check=False, cwd=ROOT)
+        done = LIBRARIES_ALONE.python(HIDE + program, how, path)
         assert done.returncode == 0, done.stderr
         return done.stdout, done.stderr
 
@@ -267,8 +266,9 @@ def test_commands_run_where_numba_compiles_nothing(tmp_path: Path) -> None:
     transcribe = ["transcribe", AUDIO / "15_1_00203.flac", "-q"]
     for arguments in (align, transcribe):
         plain = fastscribe(*arguments, "--device", "cpu")
-        slow = ["env", "NUMBA_DISABLE_JIT=1", *command(*arguments, "--device", "cpu")]
-        done = subprocess.run(slow, capture_output=True, text=True, check=False)
+        program = "from fastscribe.__main__ import main; main()"
+        environment = os.environ | {"NUMBA_DISABLE_JIT": "1"}  # which numba reads when it is imported
+        done = LIBRARIES_ALONE.python(program, *arguments, "--device", "cpu", env=environment)
         assert plain.returncode == done.returncode == 0, done.stderr
         found = [[json.loads(line) for line in one.stdout.splitlines()] for one in (plain, done)]
         assert found[0] == found[1] and found[0][0]["words"]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import subprocess
-import sys
 
 import pytest
 
@@ -102,5 +100,5 @@ for call in (lambda: next(transcriber.transcribe({str(CLIP)!r})), lambda: fastsc
         os._exit(0)
     os.wait()
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    done = LIBRARIES_ALONE.python(code)
     assert done.stdout.count("do not survive a fork: load models in the new process alone") == 2, done.stderr

@@ -452,16 +452,16 @@ def test_memory_does_not_grow_with_inputs(transcriber: Transcriber, tmp_path: Pa
     """Only a few windows' rows of a manifest are alive at once, and the first result needs only the first few."""
     wav = tmp_path / "a.wav"
     soundfile.write(wav, 0.01 * np.random.default_rng(0).standard_normal(1600), 16000)
-    rows = ({"audio_filepath": "a.wav", "duration": 0.05, "number": number} for number in range(600))
+    rows = ({"audio_filepath": "a.wav", "duration": 0.05, "number": number} for number in range(300))
     path = manifest(tmp_path / "a.jsonl", rows)
-    transcriber = with_options(transcriber, window=50, batch_size=25, threads=2)
+    transcriber = with_options(transcriber, window=25, batch_size=25, threads=2)
     most, alive = 0, 0
     for number, _ in enumerate(transcriber.transcribe(path)):
-        if number % 250 == 20:
+        if number % 125 == 20:
             gc.collect()
             alive = sum(type(item) in (Source, AudioInfo, Utterance) for item in gc.get_objects())
             most = max(most, alive)
-    assert number == 599 and 0 < most < 3 * 250
+    assert number == 299 and 0 < most < 3 * 125
 
 
 def learn_on(transcriber: Transcriber, trained_s: float | None) -> None:

@@ -178,7 +178,7 @@ def test_results_do_not_hold_the_data(transcriber: Transcriber) -> None:
         pass
 
     def inputs():
-        for _ in range(200):
+        for _ in range(100):
             file = Content(made.getvalue())
             alive.add(file)
             yield file
@@ -186,10 +186,10 @@ def test_results_do_not_hold_the_data(transcriber: Transcriber) -> None:
     kept, most = [], 0
     for result in transcriber.transcribe(inputs()):
         kept.append(result)
-        if len(kept) % 50 == 0:
+        if len(kept) % 25 == 0:
             gc.collect()
             most = max(most, len(alive))
-    assert len(kept) == 200 and 0 < most < 60
+    assert len(kept) == 100 and 0 < most < 60
     del result
     gc.collect()
     assert len(alive) == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 from dataclasses import replace
@@ -29,7 +28,7 @@ from fastscribe.transcriber import Transcriber
 from tests.conftest import AUDIO, MODELS
 from tests.helpers import random_models
 from tests.helpers.benches import run, table
-from tests.helpers.processes import fastscribe
+from tests.helpers.processes import fastscribe, with_pipes
 
 CPU = torch.device("cpu")
 DEMO = MODELS / "tdt_demo" / "model.nemo"
@@ -332,17 +331,15 @@ def test_model_too_large_is_one_line(capsys, monkeypatch: pytest.MonkeyPatch) ->
 def test_exit_codes_and_ctrl_c(tmp_path: Path) -> None:
     environment = os.environ | {"TMPDIR": str(tmp_path / "temporary")}
     (tmp_path / "temporary").mkdir()
-    command = [sys.executable, "-m", "fastscribe", "bench"]
     wrong = fastscribe("bench", "-m", "nowhere.nemo", env=environment)
     assert (wrong.returncode, wrong.stdout, wrong.stderr.count("\n")) == (2, "", 1)
-    given_model = [*command, "-m", DEMO, "--device", "cpu", "--clips", "8", "--passes", "100"]
-    process = subprocess.Popen(given_model, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
-    assert process.stderr is not None
-    assert any("so at best" in line for line in process.stderr)  # what it does next is measure
-    process.send_signal(signal.SIGINT)
-    out, said = process.communicate(timeout=60)
-    assert process.returncode == 130, said
-    assert out == "" and "interrupted" in said and "Traceback" not in said
+    given_model = ("bench", "-m", DEMO, "--device", "cpu", "--clips", "8", "--passes", "100")
+    with with_pipes(*given_model, env=environment) as (process, _, stdout, stderr):
+        assert any("so at best" in line for line in stderr)  # what it does next is measure
+        process.send_signal(signal.SIGINT)
+        said = stderr.read()
+        assert process.wait(60) == 130, said
+        assert stdout.read() == "" and "interrupted" in said and "Traceback" not in said
     assert not list((tmp_path / "temporary").iterdir())
 
 

@@ -16,7 +16,7 @@ from fastscribe._system import remote
 from tests.conftest import AUDIO
 from tests.helpers.forked_runs import Runs
 from tests.helpers.kill_runs import arguments, compare, make_clips, rows_of
-from tests.helpers.object_store import FaultyStore, object_store
+from tests.helpers.object_store import OF_CLIENTS, FaultyStore, object_store
 from tests.helpers.schemas import check_schema
 
 pytestmark = pytest.mark.linux
@@ -46,7 +46,7 @@ def program(at_batch: int, signals: str) -> str:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
-    runs = Runs(tmp_path_factory.mktemp("runs"))
+    runs = Runs(tmp_path_factory.mktemp("runs"), OF_CLIENTS)
     yield runs
     runs.close()
 

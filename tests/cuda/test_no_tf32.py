@@ -5,15 +5,13 @@ No GPU is needed: every build of torch has CUDA's precision settings.
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
-from tests.conftest import ROOT
+from tests.helpers.warm_process import LIBRARIES_ALONE
 
 
 def test_settings_restored() -> None:
     """See float32_settings.py, which needs a process of its own."""
-    command = [sys.executable, "-m", "tests.helpers.float32_settings"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = LIBRARIES_ALONE.python(
+        "import runpy; runpy.run_module('tests.helpers.float32_settings', run_name='__main__')"
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith("starts\n")

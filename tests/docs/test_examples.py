@@ -9,8 +9,8 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import sysconfig
+from collections.abc import Iterator
 from contextlib import suppress
 from difflib import SequenceMatcher
 from importlib.util import find_spec
@@ -26,7 +26,9 @@ import typer
 
 from fastscribe.cli import app
 from tests.conftest import AUDIO, DATA, ROOT, waveform
+from tests.helpers.forked_command import forked_command
 from tests.helpers.markdown import Block, blocks, documents
+from tests.helpers.warm_process import LIBRARIES_ALONE
 
 PAGES = documents()
 RUN_PAGES = [page for page in PAGES if any(block.is_run for block in blocks(page, "console"))]
@@ -75,8 +77,8 @@ def test_the_guides_are_among_the_examples() -> None:
 @pytest.mark.posix
 @pytest.mark.timeout(0)  # each command has LIMIT_S
 @pytest.mark.parametrize("page", RUN_PAGES, ids=name_of)
-def test_console_examples_run(page: Path, recordings: Path) -> None:
-    """A page's blocks run in one shell, one after the other, with the installed command and the packaged model."""
+def test_console_examples_run(page: Path, recordings: Path, programs: Path) -> None:
+    """A page's blocks run in one shell, one after the other, with the packaged model."""
     shown = [
         (f"{block.name}: {command}", command, "\n".join(lines))
         for block in blocks(page, "console")
@@ -85,22 +87,30 @@ def test_console_examples_run(page: Path, recordings: Path) -> None:
     ]
     if any("fastscribe evaluate" in command for _, command, _ in shown) and find_spec("jiwer") is None:
         pytest.skip("evaluate needs jiwer, of the extra eval")
-    done = in_shell([command for _, command, _ in shown], recordings)
+    done = in_shell([command for _, command, _ in shown], recordings, programs)
     for (place, _, expected), (code, printed, said) in zip(shown, done, strict=True):
         assert code == 0, f"{place}\n{said}"
         similarity = SequenceMatcher(None, expected, printed.strip(), autojunk=False).ratio()
         assert not expected or similarity > MIN_SIMILARITY, f"{place}\n{printed}"
 
 
-def in_shell(commands: list[str], folder: Path, limit_s: float = LIMIT_S) -> list[tuple[int, str, str]]:
-    """Run commands in a shell, up to the first that fails; return exit code, stdout and stderr of each."""
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with `fastscribe`."""
     assert shutil.which("fastscribe", path=SCRIPTS), f"the command is not installed in {SCRIPTS}"
+    folder = tmp_path_factory.mktemp("bin")
+    with forked_command(folder):
+        yield folder
+
+
+def in_shell(commands: list[str], folder: Path, programs: Path, limit_s: float = LIMIT_S) -> list[tuple[int, str, str]]:
+    """Run commands in a shell, up to the first that fails; return exit code, stdout and stderr of each."""
     ours, theirs = os.pipe()
     mark = f"\ncode=$?; printf '\\0%d\\0' $code; printf '\\0' >&2; printf . >&{theirs}; [ $code = 0 ] || exit $code\n"
     command_line = ["bash", "-c", "".join(command + mark for command in commands)]
     with os.fdopen(ours, "rb", 0) as ends, TemporaryFile("w+") as stdout, TemporaryFile("w+") as stderr:
         shell = subprocess.Popen(
-            command_line, cwd=folder, env=clean_environment(), stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
+            command_line, cwd=folder, env=clean_environment(programs), stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr,
             pass_fds=[theirs], start_new_session=True,
         )  # fmt: skip
         os.close(theirs)
@@ -120,26 +130,21 @@ def in_shell(commands: list[str], folder: Path, limit_s: float = LIMIT_S) -> lis
     return [(int(code), out, err) for code, out, err in zip(printed[1::2], printed[::2], said, strict=False)]
 
 
-def clean_environment() -> dict[str, str]:
+def clean_environment(*programs: Path) -> dict[str, str]:
     """The environment of a reader who has installed fastscribe: without settings, also those that the tests make."""
     ours = ("FASTSCRIBE_", "PYTEST_", "GOMP_SPINCOUNT")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    return kept | {"PATH": SCRIPTS + os.pathsep + kept["PATH"]}
+    return kept | {"PATH": os.pathsep.join([*map(str, programs), SCRIPTS, kept["PATH"]])}
 
 
 @pytest.mark.parametrize("page", PYTHON_PAGES, ids=name_of)
 def test_python_examples_run(page: Path, tmp_path: Path) -> None:
-    """A page's blocks run in one fresh process, which imports torch once; each has variables of its own.
-
-    The folder has the recordings, and not the package: what is imported is what is installed.
-    """
+    """A page's blocks run in one process without anything of fastscribe; each has variables of its own."""
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "data").symlink_to(DATA)
     found = blocks(page, "python")
-    done = subprocess.run(
-        [sys.executable, "-c", RUN_BLOCKS, json.dumps([(block.name, block.text) for block in found])],
-        cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, timeout=LIMIT_S,
-    )  # fmt: skip
+    texts = json.dumps([(block.name, block.text) for block in found])
+    done = LIBRARIES_ALONE.python(RUN_BLOCKS, texts, env=clean_environment(), cwd=tmp_path, timeout_s=LIMIT_S)
     assert done.returncode == 0, done.stderr
     *printed, rest = done.stdout.split("\0")
     assert len(printed) == len(found) and all(map(str.strip, printed)) and not rest

@@ -149,14 +149,22 @@ class Tried(NamedTuple):
         return Tried(self.states + other.states, self.problems + other.problems)
 
 
-def stop_everywhere(scene: Scene, has_syncfs: bool, most: int) -> Tried:
-    """Kill a command, or cut the power, at each of its changes; go on from each visible state, and from `most` others."""
-    wanted = scene.wanted()
-    disk = Disk(remake(scene.folder, scene.start))
-    with commits_wait(), watched(disk, has_syncfs):
-        scene.go(scene.folder)
-    problems = () if disk.durable_state == disk.visible_state else ("a run that has ended has something left to lose",)
-    return _go_on(scene, wanted, disk.kills + _some(disk.states, most)).plus(Tried(0, problems))
+def stop_everywhere(scene: Scene, most: int) -> Tried:
+    """Kill a command, or cut the power, at each of its changes, on a system with syncfs and on one without.
+
+    Go on once from each visible state, and from `most` others of each system.
+    """
+    wanted, states, problems = scene.wanted(), list[State](), tuple[str, ...]()
+    for has_syncfs in (True, False):
+        disk = Disk(remake(scene.folder, scene.start))
+        with commits_wait(), watched(disk, has_syncfs):
+            scene.go(scene.folder)
+        if disk.durable_state != disk.visible_state:
+            problems += (f"a run that has ended has something left to lose, syncfs {has_syncfs}",)
+        kills = set(map(id, disk.kills))
+        states += disk.kills + _some([state for state in disk.states if id(state) not in kills], most)
+    once = {frozenset(state.items()): state for state in states}
+    return _go_on(scene, wanted, list(once.values())).plus(Tried(0, problems))
 
 
 def stop_twice(scene: Scene, has_syncfs: bool, first_kills: int, most: int) -> Tried:

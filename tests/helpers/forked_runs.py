@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
-from tests.conftest import ROOT
+from tests.helpers.kill_runs import Attempt
+from tests.helpers.warm_process import WARM
 
 
 class Runs:
-    """The command line, in forks of a process that has everything loaded."""
+    """The command line, in forks of a process that has everything loaded, and these modules of others."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, modules: Sequence[str] = ()) -> None:
         self.log = folder / "log"
-        command = [sys.executable, "-m", "tests.helpers.kill_runs", "--serve"]
-        self.server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        self._server = WARM.serve("tests.helpers.kill_runs")
+        self._server.send(modules)
 
     def __call__(self, given: list[str], code: str = "") -> int:
         """Run `code`, then the command; return its exit code. `self.log` has its output."""
         self.log.unlink(missing_ok=True)
-        assert self.server.stdin is not None and self.server.stdout is not None
-        self.server.stdin.write(json.dumps({"arguments": given, "code": code, "log": str(self.log)}) + "\n")
-        self.server.stdin.flush()
-        exit_code = int(self.server.stdout.readline())
+        self._server.send(Attempt(given, code, self.log, dict(os.environ)))
+        exit_code: int = self._server.recv()
         assert "Traceback" not in self.said()
         return exit_code
 
@@ -32,4 +30,4 @@ class Runs:
         return self.log.read_text(encoding="utf-8")
 
     def close(self) -> None:
-        self.server.communicate(timeout=30)
+        self._server.close()

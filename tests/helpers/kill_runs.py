@@ -25,16 +25,17 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, NoReturn
 
 import soundfile
 
 from fastscribe.results.journal import read_entries
 from tests.conftest import ROOT
-from tests.helpers.huge_pages import collapse
-from tests.helpers.warm_process import PRELOADED
+from tests.helpers.warm_process import import_program, settle
 
 AUDIO = ROOT / "tests" / "data" / "audio"
 MODEL = ROOT / "tests" / "data" / "models" / "tdt_demo" / "model.nemo"
@@ -111,14 +112,12 @@ def _child(given: list[str], log: Path, before: Callable[[], None] | None) -> No
 
 
 def load_for_forks() -> None:
-    """Load the model, and what a run imports, before the fork. One thread, because OpenMP's threads do not survive a fork."""
+    """Load the model before the fork. One thread, because OpenMP's threads do not survive a fork."""
     import torch
 
     from fastscribe.config import Options
     from fastscribe.transcriber import Transcriber
 
-    for module in PRELOADED:
-        importlib.import_module(module)
     torch.set_num_threads(1)
     options = Options(batch_size=2, threads=2)
     loaded = Transcriber.load(MODEL, "cpu", "fp32", options)
@@ -176,16 +175,38 @@ def die_at_call(number: int, afterwards: bool) -> Callable[[], None]:
     return begin
 
 
-def serve() -> None:
-    """For each line of stdin, {"arguments", "code", "log"}, run `code` and the command in a fork; print its exit code."""
-    collapse()
-    for line in sys.stdin:
-        job = json.loads(line)
-        code = compile(
-            job["code"], "injected", "exec"
-        )  # its name differs from that of exec()'s text, which loses signals
-        process = start(job["arguments"], Path(job["log"]), lambda code=code: exec(code, {}))  # type: ignore[misc]
-        print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
+@dataclass(frozen=True)
+class Attempt:
+    """A command line, and code that runs before it."""
+
+    arguments: list[str]
+    code: str
+    log: Path
+    environment: dict[str, str]
+
+
+def serve(connection: Connection) -> None:
+    """Import the modules that come first, run each attempt in a fork of this process, and answer its exit code."""
+    for module in connection.recv():
+        importlib.import_module(module)
+    load_for_forks()
+    settle()
+    while True:
+        try:
+            attempt: Attempt = connection.recv()
+        except EOFError:
+            return
+        # The name of this code differs from that of exec()'s text, which loses signals.
+        code = compile(attempt.code, "injected", "exec")
+
+        def begin(attempt: Attempt = attempt, code: CodeType = code) -> None:
+            connection.close()
+            os.environ.clear()
+            os.environ.update(attempt.environment)
+            exec(code, {})
+
+        process = start(attempt.arguments, attempt.log, begin)
+        connection.send(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
 
 
 # --- what is in the folder -------------------------------------------------------------------------------------------
@@ -384,18 +405,14 @@ class Killing:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--serve", action="store_true", help="run what comes on stdin instead")
     parser.add_argument("--kills", type=int, default=8)
     parser.add_argument("--cold", type=int, default=0)
     parser.add_argument("--clips", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     settings = parser.parse_args()
-    from fastscribe._system.openmp import limit_openmp_spin
-
-    limit_openmp_spin()
+    import_program()
     load_for_forks()
-    if settings.serve:
-        return serve()
+    settle()
     with tempfile.TemporaryDirectory() as folder:
         killing = Killing(Path(folder), settings.clips, settings.seed)
         killing.run(settings.kills, settings.cold)

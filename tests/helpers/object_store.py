@@ -186,6 +186,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
 
+# What a run imports for a store.
+OF_CLIENTS = ("tests.helpers.quick_clients", "s3transfer", "obstore", "fastscribe._system.remote.object_store")
+
+
 @contextmanager
 def object_store() -> Iterator[FaultyStore]:
     """Start both, with an empty bucket "bucket", and point AWS's environment variables and obstore's retries at them."""

@@ -32,7 +32,7 @@ _FOR_EVER_S = 3600.0
 _PATHLIB_CALLS = getattr(pathlib, "_NormalAccessor", None)
 _MAX_WHOLE = 6  # changes of names of which every subset is tried
 _NUM_SUBSETS = 10  # of more changes
-_MAX_STATES = 20_000  # at one moment, until some are chosen by chance
+_MAX_STATES = 1_000  # at one moment, until some are chosen by chance
 _NUM_STATES = 300  # which are so many
 
 

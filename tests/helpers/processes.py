@@ -12,7 +12,7 @@ from typing import Any, Literal, TextIO
 
 import psutil
 
-from tests.helpers.warm_process import WARM, Started
+from tests.helpers.warm_process import WARM, Started, WarmProcess
 
 fastscribe = WARM.run
 Process = Started | subprocess.Popen[bytes]
@@ -45,10 +45,15 @@ def refused(*arguments: object, **options: Any) -> str:
 
 
 @contextmanager
-def with_pipes(*arguments: object) -> Iterator[tuple[Process, TextIO, TextIO, TextIO]]:
-    """Begin a command; yields it and the other ends of its stdin, stdout and stderr. It is killed at the end."""
+def with_pipes(
+    *arguments: object, env: dict[str, str] | None = None, warm: WarmProcess = WARM
+) -> Iterator[tuple[Process, TextIO, TextIO, TextIO]]:
+    """Begin a command; yields it and the other ends of its stdin, stdout and stderr. It is killed at the end.
+
+    Another command can run meanwhile in a fork of another process than `warm`.
+    """
     (stdin, given), (printed, stdout), (said, stderr) = os.pipe(), os.pipe(), os.pipe()
-    process = WARM.start(*arguments, stdin=stdin, stdout=stdout, stderr=stderr)
+    process = warm.start(*arguments, stdin=stdin, stdout=stdout, stderr=stderr, env=env)
     for its_end in (stdin, stdout, stderr):
         os.close(its_end)
     with open(given, "w") as to_stdin, open(printed) as from_stdout, open(said) as from_stderr:

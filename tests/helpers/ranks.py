@@ -19,7 +19,7 @@ _KILL_WITH_PARENT = 1  # Linux's PR_SET_PDEATHSIG: the run of a test that hangs 
 
 
 class Rank:
-    """A fork that runs the command line which it gets, with the part of a Popen's interface that torchrun uses."""
+    """A fork that runs the module and the arguments which it gets, with the part of a Popen's interface that torchrun uses."""
 
     def __init__(self) -> None:
         given, self._to_it = Pipe(duplex=False)
@@ -33,13 +33,13 @@ class Rank:
             if stderr:
                 os.dup2(os.open(stderr, os.O_CREAT | os.O_WRONLY), 2)
             os.environ.update(environment)
-            sys.argv = ["fastscribe", *arguments]
-            runpy.run_module("fastscribe", run_name="__main__", alter_sys=True)
+            module, *sys.argv[1:] = arguments
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
             sys.exit(0)
         given.close()
 
     def begin(self, arguments: Sequence[str], environment: dict[str, str], stderr: str = "") -> None:
-        """Run the command line. `stderr` is a new file for what it says, instead of this process's."""
+        """Run a module with arguments. `stderr` is a new file for what it says, instead of this process's."""
         self._to_it.send((arguments, environment, stderr))
         self._to_it.close()
 
@@ -63,7 +63,7 @@ class Fresh:
 
     def begin(self, arguments: Sequence[str], environment: dict[str, str], stderr: str = "") -> None:
         with open(stderr or os.devnull, "w") as said:
-            command = [sys.executable, "-m", "fastscribe", *arguments]
+            command = [sys.executable, "-m", *arguments]
             process = Popen(command, env=os.environ | environment, stderr=said if stderr else None)
         self.pid, self.poll, self.wait = process.pid, process.poll, process.wait
 
@@ -85,7 +85,7 @@ def torchrun() -> None:
     def popen(args: Sequence[str], env: dict[str, str], **_: Any) -> Rank | Fresh:
         assert args[:4] == (sys.executable, "-u", "-m", "fastscribe"), args
         rank = next(ranks)
-        rank.begin(args[4:], env)
+        rank.begin(args[3:], env)
         return rank
 
     vars(handler)["Popen"] = popen

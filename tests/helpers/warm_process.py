@@ -39,6 +39,7 @@ ROOT = Path(__file__).parents[2]
 
 TIMEOUT_S = 100
 PRELOADED = (
+    "numpy.ma",
     "resource",
     "rich.progress",
     "sentencepiece",
@@ -90,6 +91,7 @@ BUILT = ("transcribe", "export", "merge", "inspect", "convert")  # commands
 OPTIONAL = (
     *("pydantic.plugin._loader", "pydantic.type_adapter", "typer._adapters"),  # some versions of typer use them
     *("jiwer", "whisper_normalizer.english"),  # of the extra eval
+    *("boto3", "s3transfer", "obstore"),  # of the extra remote
 )
 UNWANTED = ("huggingface_hub",)  # reads the environment when it is imported
 # What a run imports of others. Nothing that a run may do without: programs look at what is imported.
@@ -198,11 +200,16 @@ class WarmProcess:
         return self._completed(request)
 
     def python(
-        self, program: str, *arguments: object, env: dict[str, str] | None = None, timeout_s: float | None = None
+        self,
+        program: str,
+        *arguments: object,
+        env: dict[str, str] | None = None,
+        cwd: Path | None = None,
+        timeout_s: float | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run a program, as `python -c` would. Raises subprocess.TimeoutExpired."""
         environment, given = dict(os.environ if env is None else env), list(map(str, arguments))
-        request = Request(given, b"", environment, str(Path.cwd()), program=program, timeout_s=timeout_s)
+        request = Request(given, b"", environment, str(cwd or Path.cwd()), program=program, timeout_s=timeout_s)
         return _fresh(request) if sys.platform != "linux" else self._completed(request)
 
     def start(
@@ -314,28 +321,38 @@ LIBRARIES_ALONE = WarmProcess("libraries")
 
 def main() -> None:
     if sys.argv[2] == "program":
-        from fastscribe._system.openmp import limit_openmp_spin
-
-        limit_openmp_spin()
-        for module in PRELOADED:
-            importlib.import_module(module)
-        for module in OPTIONAL:
-            with suppress(ImportError):
-                importlib.import_module(module)
-        _build_commands()
+        import_program()
         assert not set(UNWANTED) & set(sys.modules)
     else:
         for module in LIBRARIES:
             importlib.import_module(module)
         assert "fastscribe" not in sys.modules
+    settle()
+    request = _next_command(Connection(int(sys.argv[1])))
+    if request is not None:
+        run_request(request)
+
+
+def import_program() -> None:
+    """Import what commands import, and make them."""
+    from fastscribe._system.openmp import limit_openmp_spin
+
+    limit_openmp_spin()
+    for module in PRELOADED:
+        importlib.import_module(module)
+    for module in OPTIONAL:
+        with suppress(ImportError):
+            importlib.import_module(module)
+    _build_commands()
+
+
+def settle() -> None:
+    """Make forks of this process cheap."""
     gc.collect()
     gc.freeze()  # or each fork would copy what its garbage collector looks at
     collapse()
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         finalizer.atexit = False  # of torch's libraries: a third of a fork's time
-    request = _next_command(Connection(int(sys.argv[1])))
-    if request is not None:
-        _run(request)
 
 
 def _build_commands() -> None:
@@ -347,7 +364,8 @@ def _build_commands() -> None:
     build = typer.main.get_command
     built: Any = build(app)
     for name in BUILT:
-        built.commands[name]
+        for parameter in built.commands[name].params:
+            getattr(parameter, "get_runtime_param", lambda: None)()  # some versions of typer make it at its first use
     typer.main.get_command = lambda application: built if application is app else build(application)
 
 
@@ -380,7 +398,7 @@ def _next_command(connection: Connection) -> Request | None:
                 os.close(end)
             connection.close()
             sys.stdout.reconfigure(line_buffering=sys.stdout.isatty())  # type: ignore[union-attr]
-            _adopt(request)
+            adopt(request)
             return request
         for end in streams:
             os.close(end)
@@ -410,7 +428,8 @@ def _start(service: Service, connection: Connection) -> int:
     return child
 
 
-def _run(request: Request) -> NoReturn:
+def run_request(request: Request) -> NoReturn:
+    """Run the command or program of a fork, and end it."""
     code = 1
     try:
         sys.argv = ["-c" if request.program else "fastscribe", *request.arguments]
@@ -439,7 +458,8 @@ def exit_code(left: SystemExit) -> int:
     return 1
 
 
-def _adopt(request: Request) -> None:
+def adopt(request: Request) -> None:
+    """Take over the environment, the folder and the limits of a request."""
     os.environ.clear()
     os.environ.update(request.environment)
     os.chdir(request.folder)

@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +19,7 @@ from fastscribe.report import options, transcribe_page
 from fastscribe.results.shards import Shard
 from tests.cli.test_cli import FIRST, MODEL, transcribe
 from tests.conftest import AUDIO
-from tests.helpers.processes import command
+from tests.helpers.processes import with_pipes
 from tests.report.test_run_page import Page
 
 
@@ -49,18 +47,16 @@ def test_run_and_resume(tmp_path: Path) -> None:
 
 @pytest.mark.posix
 def test_terminated_run(tmp_path: Path) -> None:
-    page, shown = tmp_path / "page.html", tmp_path / "rows"
+    page = tmp_path / "page.html"
     for copy in range(400):
         (tmp_path / "in").mkdir(exist_ok=True)
         os.link(shutil.copy(FIRST, tmp_path / "clip.flac"), tmp_path / "in" / f"{copy}.flac")
     arguments = ("transcribe", tmp_path / "in", "-m", MODEL, "-q", "--batch-size", 1, "--report-html", page)
-    with shown.open("w") as rows:
-        process = subprocess.Popen(command(*arguments), stdout=rows, stderr=subprocess.PIPE, text=True)
-        while shown.stat().st_size == 0 and process.poll() is None:
-            time.sleep(0.01)
+    with with_pipes(*arguments) as (process, _, rows, said):
+        assert rows.readline()
         process.send_signal(signal.SIGTERM)
-        assert process.communicate(timeout=60)[1].count("terminated") == 1
-    assert process.returncode == 128 + signal.SIGTERM
+        assert said.read().count("terminated") == 1
+        assert process.wait(60) == 128 + signal.SIGTERM
     text = Page(page.read_text()).text
     assert "terminated: this is what was done by then" in text
     assert "Where the time went" in text

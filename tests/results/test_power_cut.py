@@ -6,7 +6,8 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -232,34 +233,33 @@ SCENES = (
 
 
 @pytest.fixture
-def no_waiting_for_disks(monkeypatch: pytest.MonkeyPatch) -> None:
+def in_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """A folder that waits for no disk; in memory where the system has one there."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     monkeypatch.setattr("fastscribe._system.safe_files._syncfs", lambda: lambda descriptor: 0)
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else tmp_path) as folder:
+        yield Path(folder)
 
 
-@pytest.mark.usefixtures("no_waiting_for_disks")
 @pytest.mark.parametrize("name", SCENES)
-def test_kill_or_power_cut_at_every_step_of_a_run(name: str, tmp_path: Path) -> None:
-    scene = scenes(tmp_path)[name]()
-    for has_syncfs in (True, False):
-        tried = stop_everywhere(scene, has_syncfs, 60)
-        assert tried.problems == ()
-        assert tried.states > 60
+def test_kill_or_power_cut_at_every_step_of_a_run(name: str, in_memory: Path) -> None:
+    tried = stop_everywhere(scenes(in_memory)[name](), 60)
+    assert tried.problems == ()
+    assert tried.states > 60
 
 
-@pytest.mark.usefixtures("no_waiting_for_disks")
 @pytest.mark.parametrize(("name", "has_syncfs"), [("changed", True), ("first", False), ("lost files", True)])
-def test_power_cut_while_a_killed_run_is_repeated(name: str, has_syncfs: bool, tmp_path: Path) -> None:
+def test_power_cut_while_a_killed_run_is_repeated(name: str, has_syncfs: bool, in_memory: Path) -> None:
     """What the killed run wrote may not be on the disk yet."""
-    tried = stop_twice(scenes(tmp_path)[name](), has_syncfs, 6, 8)
+    tried = stop_twice(scenes(in_memory)[name](), has_syncfs, 6, 8)
     assert tried.problems == ()
     assert tried.states > 30
 
 
-@pytest.mark.usefixtures("no_waiting_for_disks")
 @pytest.mark.parametrize("name", ["changed, ordered", "other formats"])
-def test_each_call_of_a_run_fails(name: str, tmp_path: Path) -> None:
+def test_each_call_of_a_run_fails(name: str, in_memory: Path) -> None:
     """A full or broken disk, a folder without permission, a name that is too long: the run says so, the next one completes."""
-    tried = fail_everywhere(scenes(tmp_path)[name](), 60)
+    tried = fail_everywhere(scenes(in_memory)[name](), 60)
     assert tried.problems == ()
     assert tried.states == 60

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.cli.test_cli import FIRST, MODEL, SENTENCE, rows, transcribe
 from tests.conftest import AUDIO
-from tests.helpers.processes import command, fastscribe
+from tests.helpers.processes import fastscribe, with_pipes
 from tests.helpers.schemas import check_schema
+from tests.helpers.warm_process import LIBRARIES_ALONE
 
 CLIPS = sorted(AUDIO.glob("0*.flac"))[:5]
 
@@ -103,17 +104,14 @@ def test_other_settings_need_another_folder(clips: Path, tmp_path: Path) -> None
 
 def test_concurrent_run_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    first = subprocess.Popen(command("transcribe", "-", "-m", MODEL, "-o", out, "-q"), stdin=subprocess.PIPE)
-    try:
+    with with_pipes("transcribe", "-", "-m", MODEL, "-o", out, "-q", warm=LIBRARIES_ALONE) as (first, *_):
         while not (out / "journal.jsonl").exists():
             assert first.poll() is None
+            time.sleep(0.02)
         second = transcribe(FIRST, "-o", out)
         assert second.returncode == 2
         assert f"process {first.pid} " in second.stderr
         assert second.stderr.count("\n") == 1
-    finally:
-        first.kill()
-        first.communicate()
     assert transcribe(FIRST, "-o", out).returncode == 0
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,8 +20,8 @@ from fastscribe.results.names import Names
 from fastscribe.results.shards import Shard
 from fastscribe.types import Source
 from tests.helpers.forked_runs import Runs
-from tests.helpers.processes import command, fastscribe
-from tests.helpers.scenes import NO_MODEL, SETTINGS, Scene, killed
+from tests.helpers.processes import fastscribe
+from tests.helpers.scenes import NO_MODEL, Scene, killed
 
 pytestmark = pytest.mark.linux
 
@@ -118,13 +117,23 @@ def test_names_of_ten_thousand_rows() -> None:
     assert [first or second for first, second in zip(*parts, strict=True)] == whole
 
 
+THE_OTHER_SHARD_TOO = """
+import os, sys
+other, leave = os.fork(), os._exit
+def leave_together(code):
+    leave(code or os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]))
+if other:
+    os._exit = leave_together
+else:
+    sys.argv[sys.argv.index("0/2")] = "1/2"
+"""
+
+
 def test_two_shards_at_once(scene: Scene) -> None:
     """The order of the inputs decides in both, also where neither knows of the other."""
     for name, clip in (("a.flac", "one"), ("a.mp3", "two"), ("a.wav", "three")):
         scene.recording(name, clip)
-    given = ("transcribe", scene.inputs, "-o", scene.place, "-f", "srt", *SETTINGS)
-    both = [subprocess.Popen(command(*given, "--shard", f"{index}/2")) for index in range(2)]
-    assert [process.wait(100) for process in both] == [0, 0]
+    assert scene.transcribe(more=("--shard", "0/2"), code=THE_OTHER_SHARD_TOO) == 0
     assert scene.command("merge", str(scene.place)) == 0
     texts, words = scene.texts(), scene.row_texts()
     assert texts["a.srt"] == words["a.flac"] and sorted(texts.values()) == sorted(words.values())

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.forked_runs import Runs
-from tests.helpers.object_store import FaultyStore, object_store
+from tests.helpers.object_store import OF_CLIENTS, FaultyStore, object_store
 from tests.helpers.scenes import NO_MODEL, ONE_BY_ONE, Scene, killed
 from tests.results import test_scenes as in_a_folder
 
@@ -31,7 +31,7 @@ def server() -> Iterator[FaultyStore]:
 
 @pytest.fixture(scope="module")
 def runs(server: FaultyStore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
-    opened = Runs(tmp_path_factory.mktemp("runs"))
+    opened = Runs(tmp_path_factory.mktemp("runs"), OF_CLIENTS)
     yield opened
     opened.close()
 

@@ -25,7 +25,8 @@ from fastscribe.checkpoint.native import LANGUAGE_MODEL_FILE
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.context.language_model import Fusion
 from scripts.default_model import sentences, train_default_model
-from tests.conftest import MODELS, PACKAGE, ROOT
+from tests.conftest import MODELS, PACKAGE
+from tests.helpers.warm_process import LIBRARIES_ALONE
 
 PACKAGED = PACKAGE / "default_model"
 
@@ -88,8 +89,8 @@ def test_books_become_plain_sentences(tmp_path: Path) -> None:
 
 
 def make_language_model(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "scripts.default_model.make_language_model", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=ROOT)
+    program = "import runpy; runpy.run_module('scripts.default_model.make_language_model', run_name='__main__')"
+    return LIBRARIES_ALONE.python(program, *arguments)
 
 
 def test_a_language_model_of_a_book_and_a_manifest(tmp_path: Path) -> None:

@@ -261,8 +261,9 @@ def test_output_folder_removed_during_the_run(run, clips, tmp_path: Path) -> Non
 
 # In a fork of the process that has the model: the same forks, as `python -m tests.helpers.kill_runs` makes them, of that one.
 KILLS = """
-import json, os, pathlib, sys
-killing = sys.modules["__main__"].Killing(pathlib.Path({folder!r}), 12, 0)
+import json, os, pathlib
+from tests.helpers.kill_runs import Killing
+killing = Killing(pathlib.Path({folder!r}), 12, 0)
 killing.run(8, 0)
 print(json.dumps(killing.to_json()), flush=True)
 os._exit(0)

@@ -31,7 +31,7 @@ SECTIONS: dict[str, Any] = {
 
 @pytest.fixture(scope="package", autouse=True)
 def _cheap_validation() -> Iterator[None]:
-    """Drawing takes as long as training these models. test_plot draws, and test_two_processes runs the command with it.
+    """Drawing takes as long as training these models. test_plot draws, and test_the_command_by_torchrun.
 
     So do ten labels at each frame, which are what a model writes that has learnt little: new ones stop at two.
     """

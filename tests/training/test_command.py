@@ -6,7 +6,6 @@ import io
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -38,9 +37,8 @@ from fastscribe.training.scoring import Scoring
 from fastscribe.training.state import RunFolder
 from fastscribe.training.trainer import Trainer
 from fastscribe.training.validation import ValidationResult
-from tests.conftest import MODELS
-from tests.helpers.warm_process import WARM
-from tests.training.test_trainer import ROOT, recipe_of, trainer_of
+from tests.conftest import MODELS, ROOT
+from tests.training.test_trainer import recipe_of, trainer_of
 
 
 @pytest.fixture(autouse=True)
@@ -260,42 +258,3 @@ def test_ignored_signal() -> None:
     trainer, send = listening(1)
     send(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN and not trainer.requested_signal
-
-
-STOPPED_RANKS = """
-import os, signal, sys, time
-from tests.helpers.ranks import ready
-folder, *arguments = sys.argv[1:]
-ranks = ready()
-for number, rank in enumerate(ranks):
-    rank.begin(arguments, {"RANK": str(number), "LOCAL_RANK": str(number)}, f"{folder}.{number}")
-deadline = time.monotonic() + 80
-while not os.path.exists(f"{folder}/train.jsonl") and time.monotonic() < deadline:
-    time.sleep(0.1)
-for _ in range(2):
-    os.kill(ranks[1].pid, signal.SIGTERM)
-print(*(rank.wait() for rank in ranks))
-"""
-
-
-@pytest.mark.posix
-def test_ranks_stop_together(recipe_file: Path, tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-    without_validation(recipe_file)
-    out = tmp_path / "run"
-    arguments = ("train", recipe_file, "-o", out, "--dtype", "fp32")
-    done = WARM.python(
-        STOPPED_RANKS, out, *arguments, env={**os.environ, **shared, "PYTHONPATH": str(ROOT)}, timeout_s=250
-    )
-    said = [(tmp_path / f"run.{rank}").read_text(encoding="utf-8") for rank in range(2)]
-    assert done.stdout == "143 143\n", (done, said)
-    assert said[0].splitlines()[-1].startswith("fastscribe: stopped after step") and "stopped" not in said[1]
-    assert (out / "state.pt").exists()
-
-
-def without_validation(recipe_file: Path) -> None:
-    run = {"epochs": 1000, "validate_epochs": 1000}
-    recipe_file.write_text(json.dumps({**json.loads(recipe_file.read_text()), "run": run}))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
+import signal
+import socket
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,6 +30,11 @@ from fastscribe.training.state import RunFolder
 from fastscribe.training.trainer import Trainer
 from fastscribe.types import Features
 from tests.conftest import DATA, MODELS, ROOT, checkpoint
+from tests.helpers.ranks import ready, torchrun
+from tests.helpers.warm_process import WARM
+from tests.training.conftest import SECTIONS
+
+pytestmark = pytest.mark.posix
 
 BATCHES = {
     0: [[0], [1, 2], [3]],
@@ -117,29 +125,64 @@ def train_as_rank(rank: int, folder: Path, kind: str, patch: pytest.MonkeyPatch)
     torch.save((seen, states), folder / f"rank{rank}.pt")
 
 
+def run_all(where: str) -> None:
+    """Run the ranks of all tests of this file, one run after the other: what they import is imported once."""
+    folder = Path(where)
+    trained = ready()
+    for number, rank in enumerate(trained):
+        rank.begin(["tests.training.test_ranks", str(number), where], {})
+    codes = {"trained": [rank.wait(240) for rank in trained], "stopped": stopped(folder / "stopped")}
+    print(json.dumps(codes), flush=True)
+    os.chdir(folder / "torchrun")
+    init = MODELS / "tdt_demo" / "model.nemo"
+    sys.argv = ["torchrun", "--standalone", "--nproc-per-node", "2", "-m", "fastscribe", "train", "recipe.yaml"]
+    sys.argv += ["-o", "run", "--epochs", "1", "--dtype", "fp32", "--init", str(init)]
+    torchrun()
+
+
+def stopped(folder: Path) -> list[int]:
+    """Run the command as two ranks, and stop one of them once it trains; return their exit codes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    ranks = ready()
+    for number, rank in enumerate(ranks):
+        arguments = ("fastscribe", "train", str(folder / "recipe.yaml"), "-o", str(folder / "run"), "--dtype", "fp32")
+        rank.begin(
+            arguments, {**shared, "RANK": str(number), "LOCAL_RANK": str(number)}, str(folder / f"said.{number}")
+        )
+    deadline = time.monotonic() + 80
+    while not (folder / "run" / "train.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for _ in range(2):
+        os.kill(ranks[1].pid, signal.SIGTERM)
+    return [rank.wait() for rank in ranks]
+
+
 @pytest.fixture(scope="module")
-def trained_by_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for each kind, with what both ranks saw and learnt."""
+def done(manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """What the runs of the ranks said, and their folder: one for each kind, `stopped` and `torchrun`."""
     folder = tmp_path_factory.mktemp("ranks")
-    for kind in KINDS:
-        (folder / kind).mkdir()
-    script = "import sys; from tests.training.test_ranks import be_a_rank; be_a_rank(*sys.argv[1:])"
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", script]
-    ranks = [subprocess.Popen([*command, str(rank), str(folder)], cwd=ROOT, env=environment) for rank in range(2)]
-    try:
-        assert [rank.wait(timeout=250) for rank in ranks] == [0, 0]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-    return folder
+    for name in (*KINDS, "stopped", "torchrun"):
+        (folder / name).mkdir()
+    data: dict[str, Any] = {"train": str(manifest), "validation": str(manifest.with_name("validation.jsonl"))}
+    endless = {"data": data, **SECTIONS, "run": {"epochs": 1000, "validate_epochs": 1000}}
+    (folder / "stopped" / "recipe.yaml").write_text(json.dumps(endless))
+    changes = {"model": {"vocab_size": 64, "ctc": True}, "loss": {"ctc_weight": 1.0}}
+    mixed = {**data, "train": [data["train"], {"path": data["validation"], "share": 0.6}]}
+    (folder / "torchrun" / "recipe.yaml").write_text(json.dumps({"data": mixed, **SECTIONS, **changes}))
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    program = "import sys; from tests.training.test_ranks import run_all; run_all(*sys.argv[1:])"
+    ran = WARM.python(program, folder, env=environment, timeout_s=280)
+    return SimpleNamespace(ran=ran, codes=json.loads(ran.stdout.split("\n")[0]), folder=folder)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_ranks_equal_one_process(trained_by_ranks: Path, kind: str) -> None:
+def test_ranks_equal_one_process(done: SimpleNamespace, kind: str) -> None:
     """With batch statistics, augmentation, accumulation, and a batch of one rank that cannot be read."""
-    folder = trained_by_ranks / kind
+    assert done.codes["trained"] == [0, 0], done.ran
+    folder = done.folder / kind
     (seen, states), (seen_by_other, states_of_other) = (torch.load(folder / f"rank{rank}.pt") for rank in range(2))
     (folder / "alone").mkdir()
     trainer = trainer_of(folder / "alone", DistributedContext(), "plain" if kind == "checkpointed" else kind)
@@ -169,3 +212,24 @@ def test_ranks_equal_one_process(trained_by_ranks: Path, kind: str) -> None:
             torch.testing.assert_close(
                 mine[name], tensor, rtol=1e-5 if "running" in name else 1e-3, atol=1e-3 * scale + 1e-6
             )
+
+
+def test_ranks_stop_together(done: SimpleNamespace) -> None:
+    folder = done.folder / "stopped"
+    said = [(folder / f"said.{rank}").read_text(encoding="utf-8") for rank in range(2)]
+    assert done.codes["stopped"] == [143, 143], (done.ran, said)
+    assert said[0].splitlines()[-1].startswith("fastscribe: stopped after step") and "stopped" not in said[1]
+    assert (folder / "run" / "state.pt").exists()
+
+
+def test_the_command_by_torchrun(done: SimpleNamespace) -> None:
+    """Data-parallel on the CPU, from a model with a new vocabulary, CTC head and an idle transducer. It draws its log."""
+    assert done.ran.returncode == 0, done.ran.stderr
+    run = done.folder / "torchrun" / "run"
+    assert [row["epoch"] for row in RunFolder(run).rows() if "validation" in row] == [1]
+    assert (run / "train.png").read_bytes().startswith(b"\x89PNG")
+    assert "10 examples" in done.ran.stderr and " h per epoch" in done.ran.stderr
+
+
+if __name__ == "__main__":
+    be_a_rank(*sys.argv[1:])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import signal
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -30,8 +29,7 @@ from fastscribe.training.recipe import Recipe, parse_recipe
 from fastscribe.training.scoring import Scoring
 from fastscribe.training.state import RunFolder, even_means
 from fastscribe.training.trainer import Trainer
-from tests.conftest import MODELS, ROOT, checkpoint
-from tests.helpers.warm_process import WARM
+from tests.conftest import MODELS, checkpoint
 from tests.training.conftest import SECTIONS
 
 STILL: dict[str, Any] = {  # no random augmentation
@@ -498,25 +496,6 @@ def test_several_manifests_without_validation(manifest: Path, tmp_path: Path) ->
     trainer = trainer_of(recipe, tmp_path / "run")
     assert {example.part for example in trainer.training_data.validation} == {0, 1}
     assert trainer.run() and trainer_of(recipe, tmp_path / "run").is_over
-
-
-def test_two_processes(recipe_file: Path, tmp_path: Path) -> None:
-    """Data-parallel through torchrun on the CPU, from a model with a new vocabulary, CTC head and an idle transducer."""
-    changes = {"model": {"vocab_size": 64, "ctc": True}, "loss": {"ctc_weight": 1.0}}
-    sections = {**json.loads(recipe_file.read_text()), **changes}
-    data = sections["data"]
-    data["train"] = [data["train"], {"path": data["validation"], "share": 0.6}]
-    recipe_file.write_text(json.dumps(sections))
-    ranks = ["--standalone", "--nproc-per-node", 2, "-m", "fastscribe", "train"]
-    arguments = [recipe_file, "-o", tmp_path / "run", "--epochs", 1, "--dtype", "fp32"]
-    arguments += ["--init", MODELS / "tdt_demo" / "model.nemo"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    program = "from tests.helpers.ranks import torchrun; torchrun()"
-    done = WARM.python(program, *ranks, *arguments, env=environment, timeout_s=200)
-    assert done.returncode == 0, done.stderr
-    assert [row["epoch"] for row in steps_of(tmp_path / "run") if "validation" in row] == [1]
-    assert (tmp_path / "run" / "train.png").read_bytes().startswith(b"\x89PNG")
-    assert "10 examples" in done.stderr and " h per epoch" in done.stderr
 
 
 def test_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,6 @@ import importlib.util
 import inspect
 import math
 import os
-import subprocess
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -29,6 +28,7 @@ from fastscribe.fast_paths import RefusedPaths
 from fastscribe.pipeline import model_building
 from tests.conftest import ROOT
 from tests.families.conformer.test_encoder import random_encoder, small_config
+from tests.helpers.warm_process import LIBRARIES_ALONE
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 # Relative to the largest value: a few rounding steps of the dtype.
@@ -168,12 +168,14 @@ def test_detects_ignored_window() -> None:
 
 @needs_triton
 def test_interpreted_kernels() -> None:
-    """Run in a subprocess, because Triton decides at import whether to interpret kernels. Not every GPU has fp8."""
-    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "tests/fakes/interpreted_kernels.py"]
+    """Run in another process, because Triton decides at import whether to interpret kernels. Not every GPU has fp8."""
+    arguments = ["-x", "-p", "no:cacheprovider", "tests/fakes/interpreted_kernels.py"]
     if torch.cuda.is_available():  # the tests on the device say more of the others
-        command += ["-k", "fp8"]
-    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=250)
+        arguments += ["-k", "fp8"]
+    program = "import sys, pytest, torch; torch.set_num_threads(1); sys.exit(pytest.main(sys.argv[1:]))"
+    done = LIBRARIES_ALONE.python(
+        program, *arguments, env=os.environ | {"TRITON_INTERPRET": "1"}, cwd=ROOT, timeout_s=250
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from typing import get_args
 
@@ -13,7 +11,7 @@ import torch
 
 from scripts.benchmarks import loss_cases as measuring
 from scripts.benchmarks.loss_memory import LossShape
-from tests.conftest import ROOT
+from tests.helpers.warm_process import LIBRARIES_ALONE
 
 CPU = torch.device("cpu")
 MB = 1_000_000
@@ -41,7 +39,7 @@ def test_the_peak_on_a_cpu_is_the_formulas() -> None:
         "loss.warm_up(CPU, MEASURED);"
         "print(json.dumps([[loss.peak_and_time(case, CPU, 0.0) for _ in range(2)][1] for case in MEASURED]))"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = LIBRARIES_ALONE.python(program)
     for case, row in zip(MEASURED, json.loads(done.stdout), strict=True):
         expected = case.expected_bytes("cpu")
         assert expected > 20 * MB
