@@ -88,15 +88,15 @@ def test_a_folder_that_is_there_is_no_pattern(tmp_path: Path, folder: str) -> No
 
 def test_what_is_no_recording_yet_or_by_its_text_is_left_out(tmp_path: Path) -> None:
     recording = next(AUDIO.glob("01_*.flac")).read_bytes()
-    for name in ("a.flac", "b.mp3.part", "c.crdownload", "d.flac.!qB", "e.ytdl"):
+    for name in ("a.flac", "b.mp3.PART", "c.crdownload", "d.flac.!qB", "e.ytdl", "f.webm.part-Frag3"):
         (tmp_path / name).write_bytes(recording)
     for name in ("index.ts", "x.mts", "notes.au"):
         (tmp_path / name).write_text("export const x: number = 1;\n" * 9)
     left_out = Counter[str]()
     assert [found.id for found in expand([str(tmp_path)], left_out=left_out)] == ["a.flac"]
-    assert left_out_line(left_out) == "7 files left out: unfinished downloads 4, .au 1, .mts 1, .ts 1"
-    assert left_out_line(left_out, is_quiet=True) == "4 files left out: unfinished downloads 4"
-    assert ids(tmp_path / "b.mp3.part") == ["b.mp3.part"]
+    assert left_out_line(left_out) == "8 files left out: unfinished downloads 5, .au 1, .mts 1, .ts 1"
+    assert left_out_line(left_out, is_quiet=True) == "5 files left out: unfinished downloads 5"
+    assert ids(tmp_path / "b.mp3.PART") == ["b.mp3.PART"]
 
 
 @pytest.mark.posix
