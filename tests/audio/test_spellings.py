@@ -62,6 +62,13 @@ def test_lists_and_command_lines_have_other_spellings(tmp_path: Path, name: str)
     assert hint("sub\\gone.flac").endswith("nothing has the name sub/gone.flac either") and hint("gone.flac") == ""
 
 
+@pytest.mark.posix
+def test_quotes_around_a_path_of_a_list_are_none_of_it(tmp_path: Path) -> None:
+    touch(tmp_path, "a b.flac", '"c.flac"')
+    (tmp_path / "list.txt").write_bytes(b'\xef\xbb\xbf"a b.flac"\r\n\'a b.flac\' \r\n"c.flac"\r\n')
+    assert [found.path for found in expand([str(tmp_path / "list.txt")])] == ["a b.flac", "a b.flac", '"c.flac"']
+
+
 def test_a_table_of_excels_states_its_delimiter(tmp_path: Path) -> None:
     touch(tmp_path, "a b.flac")
     path = tmp_path / "excel.csv"
