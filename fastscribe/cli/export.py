@@ -106,6 +106,8 @@ def export(
         else:
             for folder in folders:
                 _export_in_place(Path(folder), style, report)
+                for part in parts:
+                    part.made_in(Path(folder))
     except BrokenPipeError as error:
         raise StdoutClosed from error
     except OSError as error:

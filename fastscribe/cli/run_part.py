@@ -182,6 +182,9 @@ class ExportPart:
         """Return stored results as this room changes them. Called once for each thing that is made of them."""
         return results
 
+    def made_in(self, folder: Path) -> None:
+        """Take in that files of a folder's results were made beside them."""
+
     @property
     def lines(self) -> Sequence[str]:
         """Lines for the user at the end."""
