@@ -139,7 +139,7 @@ def _told(source: Source) -> dict[str, Any]:
 def planned(source: Source, sample_rate: int) -> AudioInfo:
     """Return what the manifest promises of a row with a duration, at `sample_rate`.
 
-    Nothing is opened: the file may be longer, shorter or missing.
+    Nothing is opened: no more than this is read of a longer file, and loading finds one that is shorter or missing.
     """
     assert source.duration_s is not None
     num_samples = max(1, int(source.duration_s * sample_rate))
