@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 from fastscribe import rooms
 from fastscribe.errors import OptionError
@@ -66,33 +66,44 @@ MAX_LM_WEIGHT = 10.0
 MAX_THREADS = 1024
 # Without max_symbols nothing else ends a frame at which some label is always likelier than blank.
 LABELS_PER_FRAME_GUARD = 1000
+MAX_PIECES = 1 << 16  # of a vocabulary; NeMo's have up to 16,384, and logits take memory for each piece
+MAX_STRIDE = 64  # mel frames of an encoder's frame
+
+
+class Within(NamedTuple):
+    """The least and the greatest value of a checkpoint's number, which checkpoint/validate.py reads at the field."""
+
+    least: float
+    greatest: float
 
 
 @dataclass(frozen=True)
 class FeaturesConfig:
     """Log-mel front end. Lengths are in samples, frequencies in Hz."""
 
-    sample_rate: int
-    num_mels: int
-    n_fft: int
-    win_length: int
-    hop_length: int
+    sample_rate: Annotated[int, Within(1000, 384_000)]
+    num_mels: Annotated[int, Within(1, 1024)]
+    n_fft: Annotated[int, Within(2, 1 << 14)]
+    win_length: Annotated[int, Within(2, 1 << 14)]
+    hop_length: Annotated[int, Within(1, 1 << 16)]
     window: Window
-    preemphasis: float | None
-    mag_power: float
-    low_hz: float
-    high_hz: float
+    preemphasis: Annotated[float, Within(0.0, 1.0)] | None
+    mag_power: Annotated[float, Within(0.01, 10.0)]
+    low_hz: Annotated[float, Within(0.0, 192_000.0)]
+    high_hz: Annotated[float, Within(1.0, 384_000.0)]
     mel_norm: MelNorm | None
     log: bool
     log_guard: LogGuard
-    log_guard_value: float
+    log_guard_value: Annotated[float, Within(0.0, 1.0)]
     normalize: FeatureNorm
     mel_scale: MelScale = "slaney"
     periodic_window: bool = False
     edges: Edges = "zeros"  # what the frames at a recording's ends see beyond it
-    peak_range: float | None = None  # powers of ten between the largest value and the floor, with normalize "peak"
-    dither: float = 0.0  # amplitude of the noise that is added to the samples, seeded by their number
-    frame_multiple: int = 1  # silence after a recording fills its frames up to a multiple
+    # Powers of ten between the largest value and the floor, with normalize "peak".
+    peak_range: Annotated[float, Within(0.0, 100.0)] | None = None
+    # Amplitude of the noise that is added to the samples, seeded by their number.
+    dither: Annotated[float, Within(0.0, 1.0)] = 0.0
+    frame_multiple: Annotated[int, Within(1, 64)] = 1  # silence after a recording fills its frames up to a multiple
 
     def num_frames(self, num_samples: Size) -> Size:
         """Return the number of mel frames of a recording."""
@@ -209,28 +220,32 @@ class EncoderSettings(Protocol):
     def num_frames(self, mel_frames: int, /) -> int:
         """Return the number of output frames."""
 
+    def check_fit(self, where: object, /) -> None:
+        """Raise UnsupportedCheckpoint, which names the checkpoint, if the settings do not fit each other."""
+
 
 @dataclass(frozen=True)
 class PredictorConfig:
-    hidden: int
-    num_layers: int
+    hidden: Annotated[int, Within(1, 1 << 14)]
+    num_layers: Annotated[int, Within(1, 32)]
 
 
 @dataclass(frozen=True)
 class JointConfig:
-    hidden: int
+    hidden: Annotated[int, Within(1, 1 << 14)]
     activation: JointActivation
-    max_symbols: int | None  # labels at one frame before greedy decoding moves on; None = no limit
+    # Labels at one frame before greedy decoding moves on; None = no limit.
+    max_symbols: Annotated[int, Within(1, LABELS_PER_FRAME_GUARD)] | None
 
 
 @dataclass(frozen=True)
 class TransformerConfig:
     """A stack of Transformer layers (Vaswani et al. 2017)."""
 
-    num_layers: int
-    hidden: int
-    ff_hidden: int
-    num_heads: int
+    num_layers: Annotated[int, Within(1, 256)]
+    hidden: Annotated[int, Within(2, 1 << 14)]
+    ff_hidden: Annotated[int, Within(1, 1 << 17)]
+    num_heads: Annotated[int, Within(1, 256)]
     activation: TransformerActivation
     pre_norm: bool  # False: a norm after each sum
     final_norm: bool  # a norm after the last layer, with pre_norm
@@ -242,13 +257,17 @@ class AedConfig:
 
     decoder: TransformerConfig
     bridge: TransformerConfig | None  # layers between encoder and decoder
-    num_classes: int  # rows of the embedding; ids beyond the vocabulary are never emitted
-    max_tokens: int  # including the prompt
-    max_extra_tokens: int | None  # limit beyond tokens_per_frame x frames, including the prompt; None: no limit
+    # Rows of the embedding; ids beyond the vocabulary are never emitted.
+    num_classes: Annotated[int, Within(1, MAX_PIECES + 64)]
+    max_tokens: Annotated[int, Within(2, 1 << 13)]  # including the prompt
+    # Limit beyond tokens_per_frame x frames, including the prompt; None: no limit.
+    max_extra_tokens: Annotated[int, Within(0, 1 << 13)] | None
     prompt: PromptForm
     # True: as NeMo's beam search of width 1, which allows one token more, ends at a pad too, and ignores the first token.
     beam: bool = False
-    tokens_per_frame: float = 1.0  # stops an untrained model, which never emits an end token
+    tokens_per_frame: Annotated[float, Within(0.0, 10.0)] = (
+        1.0  # stops an untrained model, which never emits an end token
+    )
 
 
 @dataclass(frozen=True)
@@ -264,12 +283,12 @@ class ModelConfig:
     joint: JointConfig | None
     durations: tuple[int, ...]
     has_ctc: bool
-    num_labels: int
+    num_labels: Annotated[int, Within(1, MAX_PIECES)]
     aed: AedConfig | None = None
     # Nearly all utterances that the model learnt from (99 %) were at most this long. None: not stated.
-    trained_utterance_s: float | None = None
+    trained_utterance_s: Annotated[float, Within(1.0, 86_400.0)] | None = None
     # Tags of the languages of an IndicConformer, in the order of their equal parts of the vocabulary. Each has outputs of its
-    # own, so a run takes one of them (families/indic/language_heads.py). Empty for a model that runs.
+    # own, so a run takes one of them (families/indic.py). Empty for a model that runs.
     language_heads: tuple[str, ...] = ()
     language: str | None = None  # tag of the language that was taken
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fastscribe.config import Options, OutputStyle
+from fastscribe.results.fingerprint import fingerprint
 
 if TYPE_CHECKING:
     from fastscribe.transcriber import Transcriber
@@ -20,8 +21,6 @@ def run_fingerprint(transcriber: Transcriber, digest: str, options: Options, sty
         options: The run's options.
         style: The formats and their options.
     """
-    from fastscribe.results.fingerprint import fingerprint
-
     facts = transcriber.facts
     resolved: dict[str, Any] = {"dtype": facts.dtype, "decoder": facts.decoder_name, "attention": facts.attention}
     resolved |= {"beam": facts.beam} if facts.beam > 1 else {}

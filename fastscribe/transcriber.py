@@ -421,13 +421,13 @@ class Transcriber:
 
     def _budget(self) -> Budget:
         """Return the budget of a batch; infinite if only the number of rows is limited."""
-        requested = self._options.batch_frames
+        requested, max_rows = self._options.batch_frames, self._options.batch_size or math.inf
         if isinstance(requested, int):
-            return Budget(requested)
-        if requested is None and self._options.batch_size is not None:
-            return Budget(math.inf)
+            return Budget(requested, max_rows=max_rows)
+        if requested is None and math.isfinite(max_rows):
+            return Budget(math.inf, max_rows=max_rows)
         if self._auto_budget is None:  # kept, with what it has learnt, for later runs
-            self._auto_budget = self._executor.choose_budget()
+            self._auto_budget = Budget.smallest([self._executor.choose_budget(), Budget(math.inf, max_rows=max_rows)])
         return self._auto_budget
 
 

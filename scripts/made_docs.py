@@ -29,8 +29,9 @@ START, END = "<!-- made by scripts/made_docs.py -->", "<!-- made until here -->"
 Schema = Mapping[str, Any]
 _EXIT_CODES = {
     "0": "Everything was done.",
-    "1": "Some files failed, a benchmark could measure nothing, or doctor found a problem.",
+    "1": "Some files failed in this run, a benchmark could measure nothing, or doctor found a problem.",
     "2": "Wrong usage, an unusable model, or an output folder that another run holds or that has other settings.",
+    "3": "No file failed in this run, but some failed in an earlier one (--retry-failed tries them again).",
     "130": "Interrupted by Ctrl-C. Finished results are kept.",
     "141": "The reader of standard output was closed.",
     "143": "Terminated. Finished results are kept.",

@@ -13,7 +13,7 @@ from fastscribe.checkpoint.hub_name import PACKAGED
 from fastscribe.checkpoint.reader import CheckpointError, languages_by_name, read_checkpoint
 from fastscribe.config import OutputStyle
 from fastscribe.families.conformer.config import LanguagePromptConfig
-from fastscribe.families.nemotron.languages import choose_language
+from fastscribe.families.nemotron import choose_language
 from fastscribe.journaled import run_fingerprint
 from fastscribe.languages import check_languages, find_language, language_tag
 from fastscribe.results.formats.writers import to_jsonl

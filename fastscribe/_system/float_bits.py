@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 
 _LOG2_E = np.float32(1.4426950408889634)
 _LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)  # they sum to ln 2; the first has few bits
@@ -102,8 +103,6 @@ READERS = {
 
 def as_numpy(tensor: Any) -> Any:
     """View the memory of a contiguous tensor on the CPU; 16-bit floats as uint16."""
-    import torch
-
     assert tensor.is_contiguous()
     tensor = tensor.detach()
     if tensor.dtype in (torch.bfloat16, torch.float16):

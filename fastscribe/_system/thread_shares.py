@@ -14,6 +14,8 @@ from functools import cache
 from itertools import pairwise
 from threading import Barrier, BrokenBarrierError
 
+import torch
+
 _UNLIMITED = 1 << 20  # threads that wait for each other must all run; idle ones are used again
 
 
@@ -89,8 +91,6 @@ def set_own_threads(number: int, usual: int) -> None:
     torch keeps the number that was set last, in any thread, for threads that have not asked yet, and those keep it for good.
     So another thread sets the usual number again at once.
     """
-    import torch
-
     torch.get_num_threads()  # a thread that has not asked would take the usual number later
     torch.set_num_threads(number)
     with suppress(RuntimeError):  # the interpreter is ending and starts no more threads

@@ -41,8 +41,8 @@ from fastscribe.cli.run_options import (
     Verbose,
     allowed_failures,
     channel_of,
+    make_output,
     make_style,
-    make_target,
 )
 from fastscribe.cli.run_part import PackagedModel, RunPart, TranscribeJob
 from fastscribe.cli.terminal import log_to
@@ -168,12 +168,12 @@ def align(
         track=track,
         threads=threads,
     )
-    target = make_target(
-        output_dir, shard, overwrite=overwrite, retry_failed=retry_failed, ordered=ordered, moved=moved
+    output = make_output(
+        style, inputs, output_dir, shard, overwrite=overwrite, retry_failed=retry_failed, ordered=ordered, moved=moved
     )
     is_brief = quiet or is_one_short_file(inputs)
     path = str(find_model(DEFAULT if model is None else model, show_progress=not (quiet or no_progress)))
-    job = TranscribeJob(inputs, path, device, dtype, options, style, target, None)
+    job = TranscribeJob(path, device, dtype, options, output, None)
     named = () if model or quiet else (PackagedModel("at the end" if is_brief else "first", is_usual=False),)
     job = replace(job, log_file=log_file, parts=(AlignPart(texts), *named))
     job = replace(job, allowed_failures=allowed_failures(allow_failures))

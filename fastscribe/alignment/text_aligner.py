@@ -252,7 +252,7 @@ class TextAligner:
         for job, window in pairs:
             if not self._align_loosely(job, window) and _fits(job.script, window):
                 strict.append((job, window))
-        for batch in batching.plan(strict, lambda pair: pair[1].num_frames, Budget(_BATCH_FRAMES), None):
+        for batch in batching.plan(strict, lambda pair: pair[1].num_frames, Budget(_BATCH_FRAMES)):
             tokens = [job.script.tokens_of(window.words) for job, window in batch]
             texts = [
                 job.script.token_ids[indices.start : indices.stop]

@@ -18,7 +18,7 @@ import os
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,10 +28,8 @@ from fastscribe.audio.data_size import is_whole_matroska
 from fastscribe.audio.failures import ContainerError, NotAContainer
 from fastscribe.audio.formats import MISSING_TOLERANCE_S, missing_problem
 from fastscribe.audio.frame_samples import FrameSamples, RateConverter, mixed
-from fastscribe.audio.media import is_held
-from fastscribe.audio.ogg_links import LinkedSound
-from fastscribe.audio.plain_header import FROM_START, TO_END, Header
-from fastscribe.audio.sound import GuardedFile
+from fastscribe.audio.header import FROM_START, Header
+from fastscribe.audio.media import GuardedFile, is_held
 from fastscribe.types import Float32Array, Medium, SampleArray
 
 if TYPE_CHECKING:
@@ -41,7 +39,6 @@ if TYPE_CHECKING:
     from av.packet import Packet
 
     AudioPacket = Packet[AudioStream]
-    OpenTrack: TypeAlias = "Track | LinkedSound"
 
 # Each holds its recording itself. Playlists and scripts would make FFmpeg open other files and addresses; pictures, subtitles,
 # devices, samples without a header and the formats of single games are left out too.
@@ -90,7 +87,7 @@ def track_header(medium: Medium, track: int, to_end: bool = False) -> Header:
     Args:
         medium: the file.
         track: the number among the audio tracks, from 0.
-        to_end: it holds more samples than its header gives (unfinished.py).
+        to_end: it holds more samples than its header gives (data_size.py).
 
     Raises:
         NotAContainer: FFmpeg does not recognise the file.
@@ -561,13 +558,6 @@ class Track:
                 )
             self._expected, position, samples_SC = self._resampler.convert(samples_SC)
         self._pending = position - len(rest_SC), np.concatenate([rest_SC, samples_SC])
-
-
-def open_track(medium: Medium, track: int, reading: str, open_sound: Callable[..., Any]) -> OpenTrack:
-    """Open a track as AudioInfo's `reading` says; `open_sound` opens a part of a file. Raises as track_header()."""
-    if reading.startswith("links"):
-        return LinkedSound(medium, reading, open_sound)
-    return Track(medium, track, reading == FROM_START, reading == TO_END)
 
 
 def holds_track(path: str) -> bool:

@@ -8,17 +8,25 @@ Of MP4 and MOV (ISO/IEC 14496-12), FFmpeg makes an entry in memory for every sam
 that are all of one size needs no bytes for each of them, so a file of a kilobyte could take gigabytes. Of two files that were
 joined, FFmpeg reads the first. The size of Matroska's segment (RFC 8794, RFC 9559) says what its stated duration does not:
 writers count that from 0 or from the first packet, and round it.
+
+The writer of some WAV, RF64 and AU files never filled in the size, as when a recorder's power fails: it is 0, or one of an
+earlier moment with more samples behind it. libsndfile reads as much as the size says, so it gets the right one. What follows
+the samples of a finished file (chunks, tags, padding) is no sound.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, TypeAlias
 
-from fastscribe.audio.wav import MAX_CHUNKS, STREAMED_BYTES, is_chunk_name
+from fastscribe.audio.formats import MISSING_TOLERANCE_S
+from fastscribe.audio.header import HEAD_BYTES
+from fastscribe.audio.media import FileRange
+from fastscribe.audio.wav import MAX_CHUNKS, STREAMED_BYTES, WavLengths, is_chunk_name, wav_lengths
 
 _W64_RIFF = b"riff\x2e\x91\xcf\x11\xa5\xd6\x28\xdb\x04\xc1\x00\x00"
 _ASF_HEADER = bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c")
@@ -34,6 +42,10 @@ _MAX_BOXES = 2_000_000  # seven for each fragment of a second would be 79 hours
 _TRUN_FIELDS = 0xF00  # flags of a trun box: it has a duration, size, flags or time offset for each sample
 _HEADER, _SEGMENT, _VOID = 0x1A45DFA3, 0x18538067, 0xEC
 _MAX_ELEMENTS = 16  # before the segment
+TO_THE_END = "it was read to the end of the file"
+_AU = (b".snd", b"dns.")
+_AU_BYTES = {1: 1, 2: 1, 3: 2, 4: 3, 5: 4, 6: 4, 7: 8, 27: 1}  # in a sample, by the header's encoding
+_UNKNOWN = 0xFFFFFFFF  # what streams store as the size
 
 
 class DataSize(NamedTuple):
@@ -46,10 +58,11 @@ class DataSize(NamedTuple):
         return self.held_bytes < self.promised_bytes
 
 
-def data_size(file: BinaryIO, num_bytes: int) -> DataSize | None:
+def data_size(head: bytes, file: BinaryIO, num_bytes: int) -> DataSize | None:
     """Read the size that the header promises and the size of what follows it.
 
     Args:
+        head: its first bytes.
         file: the file, open at any position.
         num_bytes: its size.
 
@@ -59,9 +72,7 @@ def data_size(file: BinaryIO, num_bytes: int) -> DataSize | None:
     Raises:
         OSError: the file cannot be read.
     """
-    file.seek(0)
-    magic = file.read(16)
-    reader = next((reader for start, reader in _READERS.items() if magic.startswith(start)), None)
+    reader = next((reader for start, reader in _READERS.items() if head.startswith(start)), None)
     if reader is None:
         return None
     try:
@@ -71,9 +82,8 @@ def data_size(file: BinaryIO, num_bytes: int) -> DataSize | None:
     if span is None:
         return None
     begin, promised_bytes = span
-    return DataSize(
-        promised_bytes, max(0, num_bytes - begin), _is_joined(file, begin + promised_bytes, num_bytes, magic)
-    )
+    is_joined = _is_joined(file, begin + promised_bytes, num_bytes, head)
+    return DataSize(promised_bytes, max(0, num_bytes - begin), is_joined)
 
 
 def _is_joined(file: BinaryIO, end: int, num_bytes: int, magic: bytes) -> bool:
@@ -291,3 +301,83 @@ def is_whole_matroska(file: BinaryIO, num_bytes: int) -> bool:
         if size == unknown or name not in (_HEADER, _VOID):
             return False
     return False
+
+
+class Unfinished(NamedTuple):
+    note: str
+    size_at: int  # offset of the field with the size
+    size: bytes  # what it should be
+
+
+class Stated(NamedTuple):
+    """What the header of a file says of its size.
+
+    Attributes:
+        wav: Lengths of a WAV file, before which tags may stand; None for other formats and missing sizes.
+        size: Size of the samples in another format that states it; None for all others.
+        unfinished: What is wrong with a WAV or AU file that holds more than its header gives; None for all others.
+    """
+
+    wav: WavLengths | None
+    size: DataSize | None
+    unfinished: Unfinished | None
+
+
+def stated(head: bytes, file: BinaryIO, num_bytes: int) -> Stated:
+    """Read what the header of a file says of its size. Arguments and errors are those of data_size()."""
+    size = data_size(head, file, num_bytes)
+    wav = wav_lengths(head, file, num_bytes) if size is None else None
+    found = _unfinished_au(head, num_bytes, size) if head.startswith(_AU) else _unfinished_wav(wav)
+    return Stated(wav, size, None if found is None else _noted(*found))
+
+
+def _noted(given_s: float, held_s: float, size_at: int, size: bytes) -> Unfinished | None:
+    if held_s - given_s <= MISSING_TOLERANCE_S:
+        return None
+    given = f"gives {given_s:.2f} s" if given_s else "leaves its length out"
+    return Unfinished(f"its header {given}: {TO_THE_END}", size_at, size)
+
+
+# Seconds that the header gives, seconds in the file, offset of the size, what it should be
+_Found: TypeAlias = tuple[float, float, int, bytes]
+
+
+def _unfinished_wav(lengths: WavLengths | None) -> _Found | None:
+    if lengths is None or lengths.is_joined or lengths.size_includes_header or not lengths.has_more_samples:
+        return None
+    is_stated = lengths.size_field.size == 8 or lengths.held_bytes < STREAMED_BYTES
+    size = lengths.size_field.pack(lengths.held_bytes if is_stated else _UNKNOWN)
+    return lengths.promised_s, lengths.held_s, lengths.size_at, size
+
+
+def _unfinished_au(head: bytes, num_bytes: int, size: DataSize | None) -> _Found | None:
+    """Whatever follows an AU file's stated samples is sound: it has no chunks."""
+    order = ">" if head.startswith(b".snd") else "<"
+    begin, given, encoding, rate, channels = struct.unpack_from(order + "4x5I", head.ljust(24, b"\0"))
+    byte_rate = _AU_BYTES.get(encoding, 0) * rate * channels
+    if byte_rate == 0 or (size is None and given) or (size is not None and size.is_joined):
+        return None
+    return given / byte_rate, max(0, num_bytes - begin) / byte_rate, 8, struct.pack(order + "I", _UNKNOWN)
+
+
+class RepairedFile(FileRange):
+    """An open file with the right size in its header. It closes the file.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        num_bytes = file.seek(0, os.SEEK_END)
+        super().__init__(file, 0, num_bytes)
+        file.seek(0)
+        head = file.read(HEAD_BYTES)
+        found = stated(head, file, num_bytes).unfinished
+        self._at, self._field = (found.size_at, found.size) if found is not None else (0, b"")
+
+    def read_at(self, position: int, buffer: memoryview) -> int:
+        num_bytes = super().read_at(position, buffer)
+        for at, byte in enumerate(self._field, start=self._at - position):
+            if 0 <= at < num_bytes:
+                buffer[at] = byte
+        return num_bytes

@@ -1,6 +1,7 @@
 """Tell what a file is from its first bytes: a recording, one that libsndfile reads, text, an archive or a table.
 
 Samples without a header, as telephone systems store them, are known by their names alone. Tags may stand before a recording.
+They also tell what else lies in folders: pictures, documents, programs, data, fonts.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ CONTROL = re.compile(rb"[\1-\x08\x0b\x0c\x0e-\x1f\x7f]")  # a NUL may end a path
 # MPEG audio has none; a WAV or an Ogg file may hold what libsndfile cannot decode.
 LIBSNDFILE_MAGIC = tuple(b"RIFF RIFX RF64 BW64 fLaC FORM caff OggS .snd dns. NIST_1A ID3 riff".split())
 # Archives, tables and compressed files that are given as recordings: what each is, and what to do with it.
+TEXT = "is text, not audio"
 _UNPACK = "unpack it, and give the folder"
 _STARTS = {
     b"PAR1": "is a Parquet table, not audio: in Python, give Transcriber.transcribe the audio of its rows"
@@ -77,6 +79,23 @@ _OTHERS = {
     **dict.fromkeys(("raw", "pcm", "sw", "s16", "s16le"), "-f s16le -ar 16000"),
 }
 ID3V1_BYTES = 128
+# Pictures (HEIF, AVIF and raw ones are MP4s by their structure), documents, archives and packages, programs, fonts, databases,
+# arrays, tables and weights, notes, sound fonts, animations and cursors, DVD menus: some lines each.
+_OTHER = re.compile(
+    rb"\xff\xd8\xff|\x89PNG\r\n|GIF8[79]a|BM.{4}\0\0\0\0|II[\x2a\x2b\xbc][\0\x01]|MM\0[\x2a\x2b]|RIFF.{4}WEBP|8BPS\0"
+    rb"|\0\0[\x01\x02]\0.\0|.{4}ftyp(hei[cmsx]|hev[cx]|mif[12]|msf1|avi[fs]|crx |jxl )|\0\0\0\x0c(JXL |jP  )|\xff\x0a"
+    rb"|\xff\x4f\xff\x51|v/1\x01|DDS |qoif|gimp xcf|SIMPLE  =|P[1-7]\s|FUJIFILMCCD-RAW|AT&TFORM"
+    rb"|%PDF-|%!PS|\xc5\xd0\xd3\xc6|\{\\rtf|\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1|bplist0"
+    rb"|PK\x03\x04|PK\x05\x06|PK\x07\x08|\x1f[\x8b\x9d\xa0]|BZh[1-9]|\xfd7zXZ\0|7z\xbc\xaf|Rar!\x1a\x07|\x28\xb5\x2f\xfd|\x04\x22\x4d\x18"
+    rb"|LZIP|MSCF\0|xar!|!<arch>\n|.{257}ustar|\xed\xab\xee\xdb|PACK\0|DIRC\0"
+    rb"|\x7fELF|MZ.{30}|\xfe\xed\xfa[\xce\xcf]|[\xce\xcf]\xfa\xed\xfe|\xca\xfe\xba\xbe|\0asm\x01|dex\n0|..\r\n\0\0\0\0|BC\xc0\xde|Cr24"
+    rb"|\0\x01\0\0\0.\0|OTTO\0|ttcf\0|true\0|wOF[F2]"
+    rb"|SQLite format 3\0|\x37\x7f\x06[\x82\x83]|\0\x01\0\0Standard (Jet|ACE) DB|.{16}\xde\xc0\xef\xbe"
+    rb"|PAR1|ARROW1|\xff\xff\xff\xff.{3}\0\x10\0|Obj\x01|ORC\n|\x89HDF\r\n|CDF[\x01\x02\x05]|MATLAB |\x93NUMPY|\x80[\x02-\x05]"
+    rb'|GGUF|.{8}\{"|\S{1,200} \0B'
+    rb"|d8:announce|MThd|RIFF.{4}(RMID|sfbk|DLS |ACON|CDR|PAL )|FORM.{4}(ILBM|XDIR)|DVDVIDEO-",
+    re.DOTALL,
+)
 
 
 def has_known_format(head: bytes) -> bool:
@@ -104,6 +123,11 @@ def is_text(head: bytes) -> bool:
     return b"\0" not in head and CONTROL.search(head) is None
 
 
+def is_plain_text(head: bytes) -> bool:
+    """Return True for text that does not begin like a format that libsndfile reads."""
+    return is_text(head) and not head.startswith(LIBSNDFILE_MAGIC)
+
+
 def archive_problem(head: bytes) -> str | None:
     """Return what is wrong with a file that begins so, if it is an archive or a table; else None."""
     if head[_TAR_MAGIC] == b"ustar":
@@ -111,12 +135,17 @@ def archive_problem(head: bytes) -> str | None:
     return next((problem for start, problem in _STARTS.items() if head.startswith(start)), None)
 
 
-def headerless_problem(path: str) -> str | None:
-    """Return what is wrong with a file that has no header by its name, with the command that helps; None for other names."""
-    options = TELEPHONE.get(extension(path))
-    guess = _OTHERS.get(extension(path))
+def headerless_problem(head: bytes, path: str) -> str | None:
+    """Return what is wrong with a file that has no header by its name, with the command that helps; None for other files."""
+    if has_certain_format(head):
+        return None
+    kind = extension(path)
+    options = TELEPHONE.get(kind)
+    guess = _OTHERS.get(kind)
     if options is None and guess is None:
         return None
+    if is_plain_text(head):
+        return TEXT
     wav = os.path.splitext(os.path.basename(path))[0] + ".wav"
     command = f"ffmpeg {options or guess} -i {shlex.quote(path)} {shlex.quote(wav)}"
     unsure = "" if options else " (with its own sample type and rate)"
@@ -135,3 +164,20 @@ def after_tags(data: Content, at: int) -> int:
             at += 32 + int.from_bytes(data[at + 12 : at + 16], "little")
         else:
             return at
+
+
+def is_something_else(head: bytes) -> bool:
+    """Return True for the first bytes of what surely is no recording, as it lies in folders."""
+    return has_no_control(head) or _OTHER.match(head) is not None
+
+
+def has_no_control(head: bytes) -> bool:
+    """Return True for text without control characters, in any encoding of bytes, or in UTF-16 with a byte order mark."""
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        try:
+            head = head[: len(head) & ~1].decode("utf-16").encode()
+        except UnicodeDecodeError:
+            return False
+        if b" " not in head and b"\n" not in head:
+            return False
+    return CONTROL.search(head) is None and b"\0" not in head

@@ -1,5 +1,7 @@
-"""Check that a FLAC file ends where its header says. Every frame holds its position, so the last one gives the length.
+"""Read the header of a FLAC file, and check that it ends where that says. Every frame holds its position, so the last one
+gives the length.
 
+Of a plain file a few bytes say all, in less time than libsndfile takes to open it; all others are None there.
 libsndfile reads exactly as many samples as the header gives, and memory is planned by that number: one flipped bit there
 would lose half a recording or ask for a hundred gigabytes. The check also detects concatenated files: their frames begin
 at 0 again, even if only the first file has a header (ffmpeg drops the others). FLAC that was cut out of a longer file is told
@@ -13,12 +15,15 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import islice
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from fastscribe.audio.first_bytes import after_tags
+from fastscribe.audio.header import PLAIN_CHANNELS, Header
 from fastscribe.audio.media import Content
 
-TAIL_BYTES = 1 << 14  # the last frame begins within these, unless it is very large
+# A plain file's frames are checked at each 1/parts of the file; only seven joined recordings of one length would pass.
+_PARTS = (2, 3)
+_TAIL_BYTES = 1 << 14  # the last frame begins within these, unless it is very large
 HEADER_BYTES = 16  # the longest frame header
 BLOCK_SIZES = {
     **{1: 192},
@@ -40,6 +45,41 @@ class FrameHeader(NamedTuple):
     start: int  # samples before the frame
     end: int
     length: int  # header bytes without the checksum
+
+
+def plain_header(head: bytes, file: BinaryIO, num_bytes: int) -> Header | None:
+    """Read a plain header; None if libsndfile has to decide. Raises OSError if the file cannot be read.
+
+    The STREAMINFO block comes first (RFC 9639, section 8.2). It is verified with the last frame and others.
+
+    Args:
+        head: its first bytes, which begin with MAGIC.
+        file: the file, open at any position.
+        num_bytes: its size.
+    """
+    block_type, block_bytes = head[4:5], int.from_bytes(head[5:8], "big")
+    if block_type not in (b"\x00", b"\x80") or block_bytes != 34 or len(head) < 42:
+        return None
+    packed = int.from_bytes(head[18:26], "big")
+    rate, channels = packed >> 44, (packed >> 41 & 7) + 1
+    bits, num_samples = (packed >> 36 & 31) + 1, packed & (1 << 36) - 1
+    block_size = int.from_bytes(head[10:12], "big")
+    if rate == 0 or num_samples == 0 or bits not in (16, 24) or channels > PLAIN_CHANNELS:
+        return None
+    first = frame_header(_read_at(file, begin := after_blocks(head, 4), HEADER_BYTES), block_size)
+    tail = _read_at(file, max(0, num_bytes - _TAIL_BYTES), _TAIL_BYTES)
+    if first is None or first.start or not ends_at(num_samples, block_size, tail):
+        return None
+    for parts in _PARTS:
+        piece = _read_at(file, begin + (num_bytes - begin) // parts, _TAIL_BYTES)
+        if not is_position_plausible(num_samples, parts, block_size, piece):
+            return None
+    return Header(rate, channels, num_samples, bits == 16)
+
+
+def _read_at(file: BinaryIO, position: int, num_bytes: int) -> bytes:
+    file.seek(position)
+    return file.read(num_bytes)
 
 
 def flac_ends_at(data: Content, num_samples: int) -> bool:

@@ -1,5 +1,8 @@
 """The recordings of folders and of glob patterns: sorted, lazily, and each once, whatever the symbolic links.
 
+A file whose name does not say what it is is opened: its first bytes tell, and of the rest, such as an MP3 without tags, FFmpeg
+is asked.
+
 The standard library's `glob` would list a file behind a looping link forty times, so `**` patterns are matched against a walk
 instead.
 """
@@ -8,16 +11,18 @@ from __future__ import annotations
 
 import glob
 import os
+import stat
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
-from fastscribe.audio.content import holds_text, why_left_out
 from fastscribe.audio.failures import input_failure, system_problem
+from fastscribe.audio.first_bytes import TELEPHONE, has_certain_format, has_no_control, is_something_else, is_text
 from fastscribe.audio.formats import (
     MAGIC,
     MAY_BE_TEXT,
+    UNKNOWN_CONTENT,
     Found,
     count_left_out,
     extension,
@@ -25,9 +30,11 @@ from fastscribe.audio.formats import (
     is_audio_name,
     is_other_name,
 )
+from fastscribe.audio.header import HEAD_BYTES
 from fastscribe.config import OUTPUT_FORMATS
 from fastscribe.types import Failure, Source
 
+_MIN_BYTES = 16  # no recording is as short
 FromPath = Callable[[str, str, Counter[str]], Iterator[Found]]  # inputs._from_path
 
 
@@ -130,13 +137,56 @@ def from_folder(folder: str, id_prefix: str, left_out: Counter[str]) -> Iterator
 
 def _is_taken(path: str, left_out: Counter[str]) -> bool:
     """Return True for a folder's file that is audio, by its name or else by its content. Count any other."""
-    is_text = extension(path) in MAY_BE_TEXT and holds_text(path)
-    if is_audio_name(path) and not is_text:
+    is_of_text = extension(path) in MAY_BE_TEXT and holds_text(path)
+    if is_audio_name(path) and not is_of_text:
         return True
-    why = "" if is_text or is_other_name(path) else why_left_out(path)
+    why = "" if is_of_text or is_other_name(path) else why_left_out(path)
     if why is not None:
         count_left_out(left_out, path, why)
     return why is None
+
+
+def why_left_out(path: str) -> str | None:
+    """Look into a file whose name does not say what it is.
+
+    Args:
+        path: A file in a folder.
+
+    Returns:
+        None for a recording; "" for something else; UNKNOWN_CONTENT if it cannot be told.
+    """
+    try:
+        head = _head(path)
+    except OSError:
+        return UNKNOWN_CONTENT
+    if len(head) < _MIN_BYTES:
+        return ""
+    if extension(path) in TELEPHONE:  # each is an error with its cure; .sln is Visual Studio's too
+        return "" if is_text(head) else None
+    if is_something_else(head):
+        return ""
+    if has_certain_format(head):
+        return None
+    from fastscribe.audio.containers import holds_track
+
+    return None if holds_track(path) else UNKNOWN_CONTENT
+
+
+def holds_text(path: str) -> bool:
+    """Return True for a file of text; an empty one is none."""
+    try:
+        head = _head(path)
+    except OSError:
+        return False
+    return bool(head) and has_no_control(head)
+
+
+def _head(path: str) -> bytes:
+    """Return a file's first bytes; none of what is no file. Raises OSError."""
+    if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would block
+        return b""
+    with open(path, "rb", buffering=0) as file:
+        return file.read(HEAD_BYTES)
 
 
 def from_pattern(pattern: str, left_out: Counter[str], from_path: FromPath) -> Iterator[Found]:

@@ -1,6 +1,6 @@
 """Names of inputs that are taken for audio or for a manifest, and the formats that are read.
 
-Names say which files of a folder need not be opened to tell (content.py opens the others), and word the errors. Opening a
+Names say which files of a folder need not be opened to tell (folders.py opens the others), and word the errors. Opening a
 file decides whether it is audio (probe.py). Nothing is opened here.
 """
 
@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 from fastscribe._system.urls import is_url, name_of
 from fastscribe.audio.failures import input_failure, is_utf8, not_utf8, relative_id
+from fastscribe.config import OUTPUT_FORMATS
 from fastscribe.types import Failure, Source
 
 STDIN = "-"
@@ -54,9 +55,9 @@ _OTHERS = (
     "log lrc lst m3u md mid nemo nfo npy npz odt parquet pdf phn png ppt pptx pt py rar rst rtf rttm safetensors sh "
     "srt ssa stm sub svg tar textgrid tgz tif tiff toml trn trs tsv ttml txt vtt webp wrd xls xlsx xml yaml yml zip zst"
 )
-_UNFINISHED = "part crdownload download opdownload partial tmp !qb aria2 ytdl"  # downloads
+_UNFINISHED = "part crdownload download opdownload partial tmp filepart fdmdownload !qb !ut bc! aria2 ytdl"
 _UNFINISHED_EXTENSIONS = frozenset(_UNFINISHED.split())
-_OTHER_EXTENSIONS = LIST_EXTENSIONS | _UNFINISHED_EXTENSIONS | frozenset(_OTHERS.split())
+_OTHER_EXTENSIONS = LIST_EXTENSIONS | frozenset((*_OTHERS.split(), *OUTPUT_FORMATS))
 UNFINISHED = "unfinished downloads"
 MAY_BE_TEXT = frozenset({"au", "mts", "ts"})  # TypeScript, and Audacity's notes
 UNKNOWN_CONTENT, NOT_OPENED = " (unknown content)", " (not opened)"  # of kinds left out that may be audio
@@ -100,13 +101,17 @@ def is_audio_name(path: str) -> bool:
 
 def is_other_name(path: str) -> bool:
     """Return True for a name of something else than audio: its file is not opened to tell."""
-    return extension(path) in _OTHER_EXTENSIONS
+    return extension(path) in _OTHER_EXTENSIONS or _is_unfinished(extension(path))
+
+
+def _is_unfinished(kind: str) -> bool:
+    return kind.partition("-frag")[0] in _UNFINISHED_EXTENSIONS  # of a fragment: show.f251.webm.part-Frag3
 
 
 def kind_of(name: str) -> str:
     """Return a file's kind for the count of those left out. Endings that are no usual extension share one name."""
     kind = extension(name)
-    if kind in _UNFINISHED_EXTENSIONS:
+    if _is_unfinished(kind):
         return UNFINISHED
     if not kind:
         return "no extension"

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from fastscribe._system.urls import is_url
-from fastscribe.audio.list_lines import opened_lines
+from fastscribe.audio.manifest import opened_lines
 from fastscribe.errors import ManifestError
 
 _IN_ARCHIVE = re.compile(r".*\.(ark|scp)(:\d+)?(\[.*\])?", re.IGNORECASE)

@@ -21,8 +21,7 @@ from fastscribe.audio.first_bytes import archive_problem, has_known_format
 from fastscribe.audio.formats import list_kind
 from fastscribe.audio.json_lines import NotAList, numbered_rows, starts_rows, wide_encoding
 from fastscribe.audio.kaldi import scp_rows
-from fastscribe.audio.list_lines import opened_lines
-from fastscribe.audio.manifest import PATH_NAMES, Span, parse_row, resolve, row_span
+from fastscribe.audio.manifest import PATH_NAMES, Span, opened_lines, parse_row, resolve, row_span
 from fastscribe.audio.media import FilePart
 from fastscribe.audio.path_lists import path_rows
 from fastscribe.audio.spellings import meant, meant_beside

@@ -1,20 +1,26 @@
 """Rows of manifests: JSON objects with audio_filepath, optionally offset, duration (seconds), audio_track and audio_channel.
 
-list_rows.py gives rows of other lists the same names. The probe finds out later whether the audio exists.
+list_rows.py gives rows of other lists the same names. The lines of any list are opened here. The probe finds out later whether
+the audio exists.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import os
-from collections.abc import Mapping
-from contextlib import suppress
-from typing import Any, NamedTuple
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from itertools import chain
+from typing import Any, NamedTuple, cast
 
+from fastscribe._system.remote import read_lines
 from fastscribe._system.urls import is_url, join_url
 from fastscribe.audio.archives import part_at
 from fastscribe.audio.failures import is_utf8, relative_id
+from fastscribe.audio.json_lines import NotAList
 from fastscribe.audio.phrase_lines import PhraseError, phrases_of_row
 from fastscribe.audio.remote_file import RemoteFile
 from fastscribe.audio.spellings import meant_beside
@@ -46,7 +52,39 @@ PATH_NAMES = (
     "filepath",
     "file",
 )
+GZIP = b"\x1f\x8b"
+_DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
 _MAX_DEPTH = 100  # nesting of a row that can be written again; Python's limit is near 1,000
+
+
+@contextmanager
+def opened_lines(path: str) -> Iterator[Iterator[bytes]]:
+    """Give the lines of a list, of a file or of an object in a store, unpacked if its first bytes are gzip's.
+
+    Raises:
+        OSError: It cannot be read.
+        NotAList: Not all of it can be unpacked.
+    """
+    try:
+        if is_url(path):
+            yield from _of_object(path)
+        else:
+            with open(path, "rb") as file:  # which may be a pipe, and cannot seek then
+                yield iter(cast(Iterator[bytes], gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == GZIP else file))
+    except _DAMAGED as error:
+        raise NotAList("damaged or cut off: not all of it can be unpacked") from error
+
+
+def _of_object(url: str) -> Iterator[Iterator[bytes]]:
+    """Yield the lines of an object, once."""
+    lines = read_lines(url)
+    first = next(lines, b"")
+    if first[:2] != GZIP:
+        yield chain([first], lines)
+        return
+
+    with RemoteFile(url).open() as file, gzip.GzipFile(fileobj=file) as unpacked:
+        yield iter(unpacked)
 
 
 def parse_row(manifest: str, number: int, line: bytes) -> dict[str, Any]:

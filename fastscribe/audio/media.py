@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
-from typing import BinaryIO, ClassVar, TypeAlias, cast, overload
+from typing import Any, BinaryIO, ClassVar, TypeAlias, cast, overload
 from weakref import WeakValueDictionary
 
 from fastscribe._system.positioned_read import PositionedFile
@@ -281,6 +281,46 @@ class FilePart:
         with open(self.path, "rb") as whole:  # buffered: a read of a network's file may take several calls
             whole.seek(self.start)
             return io.BytesIO(whole.read(self.size))
+
+
+class GuardedFile:
+    """A file object whose first error is kept. After it the file looks as if it ended.
+
+    A C library would print the error and see the end of the file.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file = file
+        self._error: Exception | None = None
+
+    def check(self) -> None:
+        """Raise the error, if there was one."""
+        if self._error is not None:
+            raise self._error
+
+    def read(self, num_bytes: int = -1) -> bytes:
+        content: bytes = self._attempt(b"", self.file.read, num_bytes)
+        return content
+
+    def readinto(self, buffer: Any) -> int:
+        return int(self._attempt(0, self.file.readinto, buffer))  # type: ignore[attr-defined]  # every medium's file has it
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return int(self._attempt(0, self.file.seek, offset, whence))
+
+    def _attempt(self, otherwise: Any, call: Callable[..., Any], *arguments: Any) -> Any:
+        if self._error is None:
+            try:
+                return call(*arguments)
+            except Exception as error:  # any that a caller's object raises
+                self._error = error
+        return otherwise
+
+    def tell(self) -> int:
+        return self.file.tell()
+
+    def close(self) -> None:
+        self.file.close()
 
 
 class FileRange(PositionedFile):

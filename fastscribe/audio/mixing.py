@@ -58,7 +58,7 @@ class MixedSound:
     """An open sound whose channels are mixed, with the methods of soundfile.SoundFile that read.py uses.
 
     Args:
-        sound: A sound_file_cache.OpenSound at its beginning, or one that seek() is called for.
+        sound: A sound.OpenSound at its beginning, or one that seek() is called for.
         weights_C: Of its channels; None: their mean.
         is_mono: True: it has one channel; False, without weights: it has all channels, whose mean is the mix.
         opposite: Gets the spans of what is read in which channels cancel each other, in samples from the file's beginning.

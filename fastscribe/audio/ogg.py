@@ -14,7 +14,9 @@ from __future__ import annotations
 import struct
 import zlib
 from itertools import pairwise
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from fastscribe.audio.header import CONVERT, MIN_BYTES_A_SECOND
 
 if TYPE_CHECKING:
     from fastscribe.audio.media import Content
@@ -38,12 +40,13 @@ _VORBIS_HEADERS = 3  # packets
 _MODE_BITS, _COUNT_BITS, _MAX_MODES = 41, 6, 64
 
 
-class OggEnd(NamedTuple):
-    complete: bool  # False: the last page is longer than the rest of the file
-    chained: bool  # True: the last page belongs to a stream that begins after the first page
-    damaged: bool  # True: libsndfile would skip the first or the last page with audio without an error
-    min_samples: int  # samples after the first page with audio, at `rate`; 0: unknown
-    rate: int  # samples a second of the positions; 0: unknown
+class OggFile(NamedTuple):
+    begins: list[int]  # where the recordings in it begin; of several, all else is left open
+    problem: str | None = None  # what is wrong with its first or last pages
+    min_samples: int = 0  # samples after the first page with audio, at `rate`; 0: unknown
+    rate: int = 0  # samples a second of the positions; 0: unknown
+    has_gaps: bool = False  # in Opus: its clock is more than its packets, which libsndfile takes for the length alone
+    samples_too_many: int = 0  # of Vorbis that was cut out, whose end libsndfile would leave out
 
 
 class _Page(NamedTuple):
@@ -55,35 +58,38 @@ class _Page(NamedTuple):
     end: int
 
 
-def ogg_end(file: BinaryIO, num_bytes: int) -> OggEnd | None:
-    """Examine both ends of an Ogg file; None for other formats and if no page is found at the end.
-
-    Args:
-        file: the file, open at any position.
-        num_bytes: its size.
-    """
-    file.seek(0)
-    head = file.read(HEAD_BYTES)
-    if not head.startswith(b"OggS"):
-        return None
+def examine(data: Content) -> OggFile | None:
+    """Examine both ends of an Ogg file, and look for several recordings and gaps; None if no page is found at the end."""
+    head = data[:HEAD_BYTES]
     first, is_broken = _first_with_audio(head)
-    if first is None and not is_broken and len(head) < num_bytes:
-        head += file.read(LONG_HEAD_BYTES - len(head))
+    if first is None and not is_broken and len(head) < len(data):
+        head = data[:LONG_HEAD_BYTES]
         first, is_broken = _first_with_audio(head)
-    tail_begin = max(0, num_bytes - TAIL_BYTES)
-    file.seek(tail_begin)
-    tail = file.read(TAIL_BYTES)
+    tail_begin = max(0, len(data) - TAIL_BYTES)
+    tail = data[tail_begin:]
     last = _last_page(tail)
     if last is None:
         return None
-    complete = tail_begin + last.end <= num_bytes
-    has_no_audio = first is None and len(head) >= num_bytes
-    damaged = complete and (is_broken or has_no_audio or not _has_intact_end(tail, last))
-    min_samples = last.position - first.position if first is not None and first.serial == last.serial else 0
-    return OggEnd(complete, last.serial not in _first_serials(head), damaged, max(0, min_samples), _rate(head))
+    begins = _link_begins(data)
+    if len(begins) > 1:
+        return OggFile(begins)
+    has_no_audio = first is None and len(head) >= len(data)
+    if tail_begin + last.end > len(data):
+        return OggFile(begins, "truncated: ends in the middle of an Ogg page")
+    if last.serial not in _first_serials(head):
+        parts = "several recordings in one, of which the first page of one is not whole"
+        return OggFile(begins, f"damaged: {parts}: {CONVERT}")
+    if is_broken or has_no_audio or not _has_intact_end(tail, last):
+        return OggFile(begins, "damaged: its first or last Ogg pages are not whole")
+    num_samples = last.position - first.position if first is not None and first.serial == last.serial else 0
+    num_samples, rate = max(0, num_samples), _rate(head)
+    is_possible = num_samples * MIN_BYTES_A_SECOND <= max(1, rate) * len(data)
+    return OggFile(
+        begins, None, num_samples, rate, is_possible and has_opus_gaps(data), samples_too_many(data[:HEAD_BYTES])
+    )
 
 
-def link_begins(data: Content) -> list[int]:
+def _link_begins(data: Content) -> list[int]:
     """Return where each of the recordings that follow one another in an Ogg file begins.
 
     The streams of one recording begin in adjacent pages. A page counts if it is whole.

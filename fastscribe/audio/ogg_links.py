@@ -22,13 +22,12 @@ import soxr
 
 from fastscribe.audio.failures import ContainerError
 from fastscribe.audio.frame_samples import mixed
+from fastscribe.audio.header import HEAD_BYTES, LINKS, Header
 from fastscribe.audio.media import FileRange, is_held, whole_content
 from fastscribe.audio.ogg import may_hold_audio
-from fastscribe.audio.plain_header import Header
 from fastscribe.errors import AudioError
 from fastscribe.types import Float32Array, Medium, SampleArray, Source
 
-LINKS = "links "  # how AudioInfo's `reading` begins
 _MARGIN_S = 0.1  # of audio on both sides of a piece that is resampled
 _BLOCK_SAMPLES = 1 << 20  # resampled at a time
 _numbers = count()
@@ -79,7 +78,7 @@ def chain(source: Source, medium: Medium, begins: list[int], header_of: Callable
     Args:
         source: The recording.
         medium: Where its bytes are.
-        begins: Where the links begin (ogg.link_begins()).
+        begins: Where the links begin (ogg.examine()).
         header_of: unusual_header().
 
     Raises:
@@ -95,7 +94,7 @@ def chain(source: Source, medium: Medium, begins: list[int], header_of: Callable
         link = Link(medium, begin, end)
         try:
             with link.open() as file:
-                header = header_of(source, link, file, link.num_bytes())
+                header = header_of(source, link, file, link.num_bytes(), file.read(HEAD_BYTES))
         except AudioError as error:
             raise AudioError(source.path, f"recording {number} of {len(links)} in it: {error.problem}") from error
         track = None if header.num_tracks is None else source.track or 0
@@ -136,7 +135,7 @@ class LinkedSound:
     Args:
         medium: The file.
         reading: The links, from chain().
-        open_sound: Opens one of them (sound_file_cache.py).
+        open_sound: Opens one of them (sound.py).
     """
 
     format, subtype = "Ogg links", "FLOAT"

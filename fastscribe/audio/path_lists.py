@@ -38,13 +38,19 @@ def path_rows(
             raise NotAList(f"is an HLS playlist, whose parts are one recording: make a file of it: {command}")
         if path.startswith("#EXT") or (path.startswith("#") and not is_audio_name(path)):  # #EXTM3U of playlists
             continue
-        if path != path.strip() and not is_there(path):
-            path = path.strip()
+        if path != (bare := _bare(path)) and not is_there(path):
+            path = bare
         if is_first and not (is_url(path) or is_audio_name(path) or is_there(path) or is_there(meant(path, is_there))):
             shown = path if len(path) <= _SHOWN else f"{path[:_SHOWN]}.."
             raise NotAList(f"is text, and no list of recordings: its first line, {shown!r}, is no path of one")
         is_first = False
         yield number, path
+
+
+def _bare(path: str) -> str:
+    """Return a path without spaces around it, and without quotes, which Windows' "Copy as path" puts there."""
+    path = path.strip()
+    return path[1:-1] if len(path) > 2 and path[0] == path[-1] and path[0] in "\"'" else path
 
 
 def _entries(head: bytes, lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:

@@ -1,17 +1,17 @@
 """Read a recording's header: rate, channels, length. No samples are decoded.
 
-Plain WAV and FLAC files need a look at a few of their bytes (plain_header.py). Any other file is checked by what its format
-needs (unusual_header.py). A file of which libraries would read a part only (truncated, or several joined into one) is an error
-here as far as its structure shows it. Other damage is found when the samples are read (read.py).
+Plain WAV and FLAC files need a look at a few of their bytes (wav.py, flac.py); most corpora consist of these. Any other file is
+checked by what its format needs (unusual_header.py). A file of which libraries would read a part only (truncated, or several
+joined into one) is an error here as far as its structure shows it. Other damage is found when the samples are read (read.py).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, BinaryIO
 
 from fastscribe.audio.failures import system_problem
+from fastscribe.audio.header import HEAD_BYTES, Header
 from fastscribe.audio.media import medium_of
-from fastscribe.audio.plain_header import Header, plain_header
 from fastscribe.audio.spellings import hint
 from fastscribe.errors import AudioError
 from fastscribe.types import AudioInfo, Medium, Samples, Source
@@ -34,11 +34,12 @@ def probe(source: Source) -> AudioInfo:
     try:
         num_bytes = _check_file(source, medium)
         with medium.open() as file:  # detects missing permissions
-            header = plain_header(file, num_bytes)
+            head = file.read(HEAD_BYTES)
+            header = plain_header(head, file, num_bytes)
             if header is None:
                 from fastscribe.audio.unusual_header import unusual_header
 
-                header = unusual_header(source, medium, file, num_bytes)
+                header = unusual_header(source, medium, file, num_bytes, head)
     except AudioError:
         raise
     except FileNotFoundError as error:
@@ -46,6 +47,28 @@ def probe(source: Source) -> AudioInfo:
     except (OSError, ValueError) as error:  # ValueError: an impossible file name, a closed file
         raise AudioError(source.path, system_problem(error)) from error
     return _audio_info(source, header)
+
+
+def plain_header(head: bytes, file: BinaryIO, num_bytes: int) -> Header | None:
+    """Read a plain header of WAV or FLAC; None for all other files.
+
+    Args:
+        head: The file's first bytes.
+        file: The file, open at any position.
+        num_bytes: Its size.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    if head.startswith(b"fLaC"):
+        from fastscribe.audio import flac
+
+        return flac.plain_header(head, file, num_bytes)
+    if head.startswith(b"RIFF") and head[8:12] == b"WAVE":
+        from fastscribe.audio import wav
+
+        return wav.plain_header(head, file, num_bytes)
+    return None
 
 
 def _check_file(source: Source, medium: Medium) -> int:

@@ -22,12 +22,12 @@ import soxr
 from fastscribe.audio.failures import ContainerError, system_problem
 from fastscribe.audio.formats import MISSING_TOLERANCE_S
 from fastscribe.audio.rates import context, output_length
-from fastscribe.audio.sound_file_cache import MIN_CACHED_S, cached_open
+from fastscribe.audio.sound import MIN_CACHED_S, cached_open
 from fastscribe.errors import AudioError
 from fastscribe.types import AudioInfo, Float32Array, SampleArray, Utterance
 
 if TYPE_CHECKING:
-    from fastscribe.audio.sound_file_cache import OpenSound
+    from fastscribe.audio.sound import OpenSound
 
 Spans = list[tuple[int, int]]  # samples from the file's beginning
 

@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import io
 from contextlib import closing
-from functools import cached_property
 from typing import BinaryIO
 
 import soundfile
 
 from fastscribe._system.urls import is_url
 from fastscribe.audio.channel_layout import sound_layout
-from fastscribe.audio.data_size import DataSize, data_size, mp4_problem
+from fastscribe.audio.data_size import TO_THE_END, DataSize, mp4_problem, stated
 from fastscribe.audio.failures import ContainerError, NotAContainer
 from fastscribe.audio.first_bytes import (
-    HEAD_BYTES,
-    LIBSNDFILE_MAGIC,
+    TEXT,
     archive_problem,
-    has_certain_format,
     has_known_format,
     headerless_problem,
     is_for_libsndfile,
-    is_text,
+    is_plain_text,
 )
 from fastscribe.audio.flac import flac_ends_at, is_cut_out
 from fastscribe.audio.formats import (
@@ -37,23 +34,18 @@ from fastscribe.audio.formats import (
     extension,
     missing_problem,
 )
+from fastscribe.audio.header import CONVERT, MIN_BYTES_A_SECOND, TO_END, Header
 from fastscribe.audio.media import whole_content
 from fastscribe.audio.mp3_header import RateChanges, mp3_length_s
-from fastscribe.audio.ogg import HEAD_BYTES as OGG_HEAD_BYTES
-from fastscribe.audio.ogg import OggEnd, has_opus_gaps, link_begins, ogg_end, samples_too_many
-from fastscribe.audio.plain_header import DISGUISED, PCM, TO_END, Header
-from fastscribe.audio.plain_header import HEAD_BYTES as PLAIN_BYTES
-from fastscribe.audio.sound_file_cache import open_with_libsndfile
-from fastscribe.audio.unfinished import TO_THE_END, Unfinished, open_to_end, unfinished
-from fastscribe.audio.wav import WavLengths, wav_lengths
+from fastscribe.audio.ogg import OggFile, examine
+from fastscribe.audio.sound import open_with_libsndfile
+from fastscribe.audio.wav import PCM, WavLengths, may_be_disguised
 from fastscribe.errors import AudioError
 from fastscribe.types import Medium, Source
 
 _WITH_SIZE = (b"RIF", b"RF64", b"BW64", b"FORM", b".snd", b"dns.", b"riff")  # their headers have a place for the size
 NO_LENGTH = "its header leaves its length out"
 UNKNOWN_SAMPLES = 1 << 62  # libsndfile's count if the header has no length
-_TEXT = "is text, not audio"
-CONVERT = "convert it, e.g. with ffmpeg"
 RESCUE = "; get the whole file, or save what is there: ffmpeg -i IN OUT.wav"
 JOINED = "several recordings in one: give each as a file of its own, or join their samples, e.g. with sox"
 # libsndfile guesses a constant-bitrate MP3's length from its first frame; the padding byte makes an hour this much wrong.
@@ -61,49 +53,35 @@ GUESS_TOLERANCE = 3e-4
 _LIST_HINT = (
     "; a list of paths, one a line, goes to stdin (fastscribe transcribe - < LIST), or has a name that ends in .txt"
 )
-_HEAD_BYTES = 4096
+_JUNK_BYTES = 1 << 16  # among which a recording behind something else is looked for
 # Of WAV files that libsndfile decodes: PCM, MS ADPCM, floats, A-law, µ-law, IMA ADPCM, GSM, G.721, NMS ADPCM, MP3, extensible.
 SAMPLE_TYPES = frozenset((1, 2, 3, 6, 7, 0x11, 0x31, 0x38, 0x40, 0x55, 0xFFFE))
-# A header may promise at most the longest silence that fits in the file's bytes, so that memory stays bounded. FLAC has
-# frames of 65,535 samples in 11 bytes; Ogg Opus, Ogg Vorbis and the rest take 16 bytes a second and more.
-MAX_FLAC_SAMPLES_A_BYTE = 6000
-MIN_BYTES_A_SECOND = 10
+MAX_FLAC_SAMPLES_A_BYTE = 6000  # header.py
 
 
 class _Opened:
-    """A source whose file is open, at any position, and what its header promises."""
+    """A source whose file is open, at any position, and what its header promises.
 
-    def __init__(self, source: Source, medium: Medium, file: BinaryIO, num_bytes: int) -> None:
-        self.source, self.medium, self.file, self.num_bytes = source, medium, file, num_bytes
-        file.seek(0)
-        self.head = file.read(HEAD_BYTES)
+    Attributes:
+        head: The file's first bytes.
+        stated: What the header says of the file's size.
+        ogg: What an Ogg file holds; None for other formats.
+    """
+
+    def __init__(self, source: Source, medium: Medium, file: BinaryIO, num_bytes: int, head: bytes) -> None:
+        self.source, self.medium, self.file, self.num_bytes, self.head = source, medium, file, num_bytes, head
+        self.stated = stated(head, file, num_bytes)
+        self.ogg: OggFile | None = None
+        if head.startswith(b"OggS"):
+            with whole_content(file) as data:
+                self.ogg = examine(data)
 
     def error(self, problem: str) -> AudioError:
         cure = RESCUE if problem.startswith(("truncated:", "damaged or truncated:", "damaged or truncated (")) else ""
         return AudioError(self.source.path, problem + cure)
 
-    @cached_property
-    def wav_lengths(self) -> WavLengths | None:
-        """Lengths of a WAV file, before which tags may stand; None for other formats and missing sizes."""
-        return wav_lengths(self.file, self.num_bytes)
 
-    @cached_property
-    def unfinished(self) -> Unfinished | None:
-        """What is wrong with a WAV or AU file that holds more than its header gives; None for all others."""
-        return unfinished(self.file, self.num_bytes)
-
-    @cached_property
-    def ogg_end(self) -> OggEnd | None:
-        """Both ends of an Ogg file; None for other formats."""
-        return ogg_end(self.file, self.num_bytes) if self.head.startswith(b"OggS") else None
-
-    @cached_property
-    def data_size(self) -> DataSize | None:
-        """Size of the samples in a format that states it; None for other formats."""
-        return data_size(self.file, self.num_bytes)
-
-
-def unusual_header(source: Source, medium: Medium, file: BinaryIO, num_bytes: int) -> Header:
+def unusual_header(source: Source, medium: Medium, file: BinaryIO, num_bytes: int, head: bytes) -> Header:
     """Read and check the header of a file.
 
     Args:
@@ -111,6 +89,7 @@ def unusual_header(source: Source, medium: Medium, file: BinaryIO, num_bytes: in
         medium: Where its bytes are.
         file: The open file, at any position.
         num_bytes: Its size.
+        head: Its first bytes.
 
     Returns:
         The header, without a number of tracks if libsndfile reads the file.
@@ -119,39 +98,44 @@ def unusual_header(source: Source, medium: Medium, file: BinaryIO, num_bytes: in
         AudioError: The file is no recording, or one that would be read in part only.
         OSError: The file cannot be read.
     """
+    if (problem := headerless_problem(head, source.path)) is not None:
+        raise AudioError(source.path, problem)
     if not isinstance(file, io.FileIO):
-        return _checked_header(_Opened(source, medium, file, num_bytes))
+        return _checked_header(_Opened(source, medium, file, num_bytes, head))
     buffered = io.BufferedReader(file)
     try:
-        return _checked_header(_Opened(source, medium, buffered, num_bytes))
+        return _checked_header(_Opened(source, medium, buffered, num_bytes, head))
     finally:
         buffered.detach()  # the caller closes the file
 
 
 def _checked_header(opened: _Opened) -> Header:
-    if not has_certain_format(opened.head) and (problem := headerless_problem(opened.source.path)) is not None:
-        raise opened.error(_TEXT if _is_text(opened) else problem)
-    if opened.ogg_end is not None and (chained := _chained(opened)) is not None:
-        return chained
-    track = None if is_for_libsndfile(opened.head) else _track_header(opened)
-    if track is None:
-        if (lengths := opened.wav_lengths) is not None:
-            _check_held(opened, lengths, lengths.held_s)
-        _check_ogg(opened)
-        track = _track_header(opened) if _is_disguised(opened) or _has_ogg_gaps(opened) else None
+    track = _ogg_track(opened, opened.ogg) if opened.ogg is not None else _track(opened)
     header = _sound_header(opened) if track is None else track
-    if opened.unfinished is not None:
-        return header._replace(reading=TO_END, notes=(opened.unfinished.note,))
+    if opened.stated.unfinished is not None:
+        return header._replace(reading=TO_END, notes=(opened.stated.unfinished.note,))
     return header._replace(notes=_notes(opened)) if header.num_tracks is None else header
 
 
-def _is_disguised(opened: _Opened) -> bool:
-    """Return True for a WAV file of PCM that may hold frames of DTS or AC-3, which FFmpeg finds out."""
-    if opened.wav_lengths is None or opened.wav_lengths.sample_type != PCM:
-        return False
-    opened.file.seek(0)
-    head = opened.file.read(PLAIN_BYTES)
-    return any(start in head for start in DISGUISED)
+def _ogg_track(opened: _Opened, ogg: OggFile) -> Header | None:
+    """Read the header of several recordings in one, and of one with gaps; None for those that libsndfile reads."""
+    if len(ogg.begins) > 1:
+        from fastscribe.audio.ogg_links import chain
+
+        return chain(opened.source, opened.medium, ogg.begins, unusual_header)
+    if ogg.problem is not None:
+        raise opened.error(ogg.problem)
+    return _track_header(opened) if ogg.has_gaps else None
+
+
+def _track(opened: _Opened) -> Header | None:
+    """Read the header of what FFmpeg's libraries have to read; None for what libsndfile reads."""
+    if not is_for_libsndfile(opened.head) and (track := _track_header(opened)) is not None:
+        return track
+    if opened.stated.wav is None:
+        return None
+    _check_held(opened, opened.stated.wav, opened.stated.wav.held_s)
+    return _track_header(opened) if opened.stated.wav.sample_type == PCM and may_be_disguised(opened.head) else None
 
 
 def _track_header(opened: _Opened) -> Header | None:
@@ -161,15 +145,15 @@ def _track_header(opened: _Opened) -> Header | None:
     if opened.head[12:16] == bytes(4) and opened.head.startswith((b"RIFF", b"RIFX", b"RF64", b"BW64", b"FORM")):
         return None  # FFmpeg would walk gigabytes of chunks without a name
     source = opened.source
-    _check_held(opened, opened.data_size, 0.0)
+    _check_held(opened, opened.stated.size, 0.0)
     if (problem := mp4_problem(opened.file, opened.num_bytes)) is not None:
         raise opened.error(problem)
     try:
-        header = track_header(opened.medium, source.track or 0, opened.unfinished is not None)
+        header = track_header(opened.medium, source.track or 0, opened.stated.unfinished is not None)
     except NotAContainer as error:
         is_audio_on_stdin = source.path == STDIN and has_known_format(opened.head)
         if extension(source.path) in CONTAINER_EXTENSIONS or is_audio_on_stdin:
-            problem = _TEXT if _is_text(opened) else f"{error.problem}: check that a player opens it"
+            problem = TEXT if is_plain_text(opened.head) else f"{error.problem}: check that a player opens it"
             raise opened.error(problem) from error
         return None
     except ContainerError as error:
@@ -181,8 +165,7 @@ def _track_header(opened: _Opened) -> Header | None:
 def _sound_header(opened: _Opened) -> Header:
     """Read the header with libsndfile, or with FFmpeg's libraries where libsndfile cannot or would read a part only."""
     try:
-        open_sound = open_with_libsndfile if opened.unfinished is None else open_to_end
-        with closing(open_sound(opened.medium)) as sound:
+        with closing(open_with_libsndfile(opened.medium, opened.stated.unfinished is not None)) as sound:
             sample_rate, channels, num_samples = sound.samplerate, sound.channels, sound.frames
             sound_format, subtype = sound.format, sound.subtype
             layout = None if channels <= 2 else sound_layout(sound, opened.file)
@@ -193,11 +176,11 @@ def _sound_header(opened: _Opened) -> Header:
     if sound_format not in FORMATS or subtype.startswith(UNSUPPORTED_SUBTYPES):
         if (track := _track_header(opened)) is not None:
             return track
-        if _is_text(opened):
-            raise opened.error(_TEXT)
+        if is_plain_text(opened.head):
+            raise opened.error(TEXT)
         kind = f"{sound_format} files" if sound_format not in FORMATS else f"{sound_format} files of {subtype} samples"
         raise opened.error(f"{kind} are not read: convert it to wav or flac, e.g. with ffmpeg or sox")
-    _check_held(opened, opened.data_size, num_samples / max(1, sample_rate))
+    _check_held(opened, opened.stated.size, num_samples / max(1, sample_rate))
     if num_samples >= UNKNOWN_SAMPLES:
         if sound_format == "FLAC" and (track := _track_header(opened)) is not None:  # counts its frames
             return track
@@ -214,18 +197,13 @@ def _sound_header(opened: _Opened) -> Header:
             return track
     else:
         _check_bytes(opened, num_samples / sample_rate)
-    end = opened.ogg_end
-    if end is not None and end.rate > 0:  # libsndfile may have stopped early, at a damaged page
-        _check_length(opened, end.min_samples / end.rate, num_samples / sample_rate)
-    if subtype == "VORBIS" and _is_cut_vorbis(opened, sample_rate) and (track := _track_header(opened)) is not None:
-        return track
+    if opened.ogg is not None:
+        if opened.ogg.rate > 0:  # libsndfile may have stopped early, at a damaged page
+            _check_length(opened, opened.ogg.min_samples / opened.ogg.rate, num_samples / sample_rate)
+        is_cut = opened.ogg.samples_too_many > MISSING_TOLERANCE_S * sample_rate
+        if is_cut and (track := _track_header(opened)) is not None:
+            return track
     return Header(sample_rate, channels, num_samples, subtype == "PCM_16", layout)
-
-
-def _is_cut_vorbis(opened: _Opened, sample_rate: int) -> bool:
-    """Return True for Vorbis whose end libsndfile would leave out."""
-    opened.file.seek(0)
-    return samples_too_many(opened.file.read(OGG_HEAD_BYTES)) > MISSING_TOLERANCE_S * sample_rate
 
 
 def _cut_flac(opened: _Opened, sample_rate: int, num_samples: int) -> Header | None:
@@ -248,31 +226,6 @@ def _check_bytes(opened: _Opened, length_s: float) -> None:
     if length_s > opened.num_bytes / MIN_BYTES_A_SECOND:
         problem = f"damaged: its header promises {length_s:.0f} s, which {opened.num_bytes} bytes cannot hold"
         raise opened.error(problem)
-
-
-def _chained(opened: _Opened) -> Header | None:
-    """Read the headers of an Ogg file that holds several recordings one after another; None for all others."""
-    with whole_content(opened.file) as data:
-        begins = link_begins(data)
-    if len(begins) < 2:
-        return None
-    from fastscribe.audio.ogg_links import chain
-
-    return chain(opened.source, opened.medium, begins, unusual_header)
-
-
-def _check_ogg(opened: _Opened) -> None:
-    end = opened.ogg_end
-    if end is None:
-        return
-    if not end.complete:
-        raise opened.error("truncated: ends in the middle of an Ogg page")
-    if end.chained:
-        raise opened.error(
-            f"damaged: several recordings in one, of which the first page of one is not whole: {CONVERT}"
-        )
-    if end.damaged:
-        raise opened.error("damaged: its first or last Ogg pages are not whole")
 
 
 def _check_length(opened: _Opened, promised_s: float, held_s: float) -> None:
@@ -304,17 +257,8 @@ def _check_held(opened: _Opened, size: WavLengths | DataSize | None, held_s: flo
 
 def _notes(opened: _Opened) -> tuple[str, ...]:
     """Return the note of a stream, whose writer could not know its length."""
-    is_stated = opened.wav_lengths is not None or opened.data_size is not None
+    is_stated = opened.stated.wav is not None or opened.stated.size is not None
     return () if is_stated or not opened.head.startswith(_WITH_SIZE) else (f"{NO_LENGTH}: {TO_THE_END}",)
-
-
-def _has_ogg_gaps(opened: _Opened) -> bool:
-    """Return True for Opus in Ogg whose clock is more than its packets, which libsndfile takes for the length alone."""
-    end = opened.ogg_end
-    if end is None or end.min_samples * MIN_BYTES_A_SECOND > max(1, end.rate) * opened.num_bytes:  # a damaged position
-        return False
-    with whole_content(opened.file) as data:
-        return has_opus_gaps(data)
 
 
 def _mp3_samples(opened: _Opened, sample_rate: int, num_samples: int) -> int | None:
@@ -339,29 +283,23 @@ def _mp3_samples(opened: _Opened, sample_rate: int, num_samples: int) -> int | N
     return min(num_samples, round(held_s * sample_rate))
 
 
-def _is_text(opened: _Opened) -> bool:
-    opened.file.seek(0)
-    head = opened.file.read(_HEAD_BYTES)
-    return is_text(head) and not head.startswith(LIBSNDFILE_MAGIC)
-
-
 def _unreadable_message(error: soundfile.SoundFileError, opened: _Opened) -> str:
     path, code = opened.source.path, getattr(error, "code", None)
-    lengths = opened.wav_lengths
+    lengths = opened.stated.wav
     if lengths is not None and lengths.sample_type not in SAMPLE_TYPES:
         kind = f"{lengths.sample_type:#06x}"
         return f"a WAV file of samples of type {kind}, which neither libsndfile nor FFmpeg decodes: {CONVERT}"
     if path.endswith("/") and is_url(path):
         return "not audio; a web server lists no folders: name its files, or a manifest of their URLs"
     if code in (1, 7):  # "Format not recognised", and mpg123's failures under a misleading name
-        if _is_text(opened):
-            return _TEXT + ("" if extension(path) else _LIST_HINT)
+        if is_plain_text(opened.head):
+            return TEXT + ("" if extension(path) else _LIST_HINT)
+        if (problem := archive_problem(opened.head)) is not None:
+            return problem
         opened.file.seek(0)
-        head = opened.file.read(PLAIN_BYTES << 4)
-        at = max(head.find(b"OggS\0\2"), head.find(b'fLaC\0\0\0"'))
-        if at > 0 and not archive_problem(head[:_HEAD_BYTES]):
+        begin = opened.file.read(_JUNK_BYTES)
+        at = max(begin.find(b"OggS\0\2"), begin.find(b'fLaC\0\0\0"'))
+        if at > 0:
             return f"{at:,} bytes of something else stand before its recording: cut them off, e.g. tail -c +{at + 1} IN > OUT"
-        return (
-            archive_problem(head[:_HEAD_BYTES]) or "not audio, or in a format that neither libsndfile nor FFmpeg reads"
-        )
+        return "not audio, or in a format that neither libsndfile nor FFmpeg reads"
     return f"cannot be opened, damaged or unsupported (libsndfile: {getattr(error, 'error_string', error)})"

@@ -1,7 +1,9 @@
-"""Compare the length that a WAV header promises with what the file holds.
+"""Read the header of a WAV file, and compare the length that it promises with what the file holds.
 
-libsndfile silently shortens a truncated WAV to the bytes present, and a longer file to the size that its header gives. A
-transcript that silently ends early would be the worst kind of failure. Samples are never read here.
+Of a plain file a few bytes say all. Opening it with libsndfile takes several times as long, and a run does it for every file.
+Anything unusual (another sample type, a missing size, a truncated file, tags in front) is None there, and libsndfile decides;
+tests compare the two. libsndfile silently shortens a truncated WAV to the bytes present, and a longer file to the size that its
+header gives. A transcript that silently ends early would be the worst kind of failure. Samples are never read here.
 """
 
 from __future__ import annotations
@@ -10,12 +12,19 @@ import struct
 from typing import BinaryIO, NamedTuple
 
 from fastscribe.audio.first_bytes import after_tags
+from fastscribe.audio.header import PLAIN_CHANNELS, Header
 
 STREAMED_BYTES = 0x7FFF0000  # writers into a pipe store 0, 0x7ffff000, 0xffffffff or the like as the size
 PADDING_BYTES = 1 << 16  # looked at together behind the samples
 TAGS = (b"ID3", b"TAG")
 MAX_CHUNKS = 1000  # before the data chunk
 _TAG_HEAD_BYTES = 10
+_MAX_BEHIND_BYTES = 128  # of anything after a plain file's samples; whole chunks may be longer
+PCM = 1
+# How frames of DTS and of S/PDIF (AC-3) begin, in a WAV file that gives itself as stereo PCM, such as one taken from a DTS CD
+_DISGUISED = (b"\xfe\x7f\1\x80", b"\x7f\xfe\x80\1", b"\xff\x1f\0\xe8", b"\x1f\xff\xe8\0", b"\x72\xf8\x1f\x4e")
+_CHUNK = struct.Struct("<4sI")
+_FORMAT = struct.Struct("<HHIIHH")  # sample type, channels, rate, bytes a second, bytes a frame, bits
 # Chunks that writers put behind the samples. One of another name has to end within the file: samples may look like a name.
 _CHUNKS = frozenset(
     b"LIST,id3 ,ID3 ,bext,iXML,axml,aXML,_PMX,cue ,fact,plst,smpl,inst,cart,chna,DISP,JUNK,junk,PAD ,FLLR,LGWV,umid".split(
@@ -23,6 +32,64 @@ _CHUNKS = frozenset(
     )
 )
 _RIFF_NAMES = (b"RIFF", b"RIFX", b"RF64", b"BW64")
+
+
+def plain_header(head: bytes, file: BinaryIO, num_bytes: int) -> Header | None:
+    """Read a plain header; None if libsndfile has to decide. Raises OSError if the file cannot be read.
+
+    Plain are 16-bit integers whose declared size fits in the file and fills it, apart from a few bytes or other chunks.
+
+    Args:
+        head: its first bytes, those of a RIFF file of type WAVE.
+        file: the file, open at any position.
+        num_bytes: its size.
+    """
+    kind: tuple[int, int] | None = None
+    at = 12
+    while at + _CHUNK.size <= len(head):
+        name, size = _CHUNK.unpack_from(head, at)
+        at += _CHUNK.size
+        if name == b"data":
+            if kind is None or size == 0 or size % (2 * kind[1]):
+                return None
+            if kind[1] == 2 and may_be_disguised(head):
+                return None
+            end = at + size
+            behind_bytes = num_bytes - end
+            if behind_bytes < 0:
+                return None
+            if behind_bytes > _MAX_BEHIND_BYTES and not _are_chunks(file, end, num_bytes):
+                return None
+            return Header(*kind, size // (2 * kind[1]), True)
+        if name == b"fmt ":
+            if kind is not None:
+                return None
+            kind = _int16_format(head, at)
+            if kind is None:
+                return None
+        at += size + size % 2
+    return None
+
+
+def may_be_disguised(head: bytes) -> bool:
+    """Return True if a WAV file of PCM that begins so may hold frames of DTS or AC-3, which FFmpeg finds out."""
+    return any(start in head for start in _DISGUISED)
+
+
+def _are_chunks(file: BinaryIO, at: int, num_bytes: int) -> bool:
+    """Return True if a chunk begins behind the samples, and no other WAV file."""
+    file.seek(at)
+    return is_chunk(file.read(8), num_bytes - at) and not is_wav_behind(file, at, num_bytes)
+
+
+def _int16_format(head: bytes, at: int) -> tuple[int, int] | None:
+    """(rate, channels)"""
+    if at + _FORMAT.size > len(head):
+        return None
+    sample_type, channels, rate, byte_rate, frame_bytes, bits = _FORMAT.unpack_from(head, at)
+    consistent = frame_bytes == 2 * channels and byte_rate == rate * frame_bytes
+    ordinary = sample_type == PCM and bits == 16 and rate > 0 and 0 < channels <= PLAIN_CHANNELS
+    return (rate, channels) if consistent and ordinary else None
 
 
 class WavLengths(NamedTuple):
@@ -51,15 +118,15 @@ class WavLengths(NamedTuple):
         return self.held_bytes < self.promised_bytes and not self.size_includes_header
 
 
-def wav_lengths(file: BinaryIO, num_bytes: int) -> WavLengths | None:
+def wav_lengths(head: bytes, file: BinaryIO, num_bytes: int) -> WavLengths | None:
     """Read the promised and the actual length; None for other formats and missing sizes.
 
     Args:
+        head: its first bytes.
         file: the file, open at any position.
         num_bytes: its size.
     """
-    file.seek(0)
-    header_begin = after_tags(file.read(_TAG_HEAD_BYTES), 0)  # libsndfile skips an ID3 tag in front too
+    header_begin = after_tags(head[:_TAG_HEAD_BYTES], 0)  # libsndfile skips an ID3 tag in front too
     file.seek(header_begin)
     try:
         sizes = _data_sizes(file)

@@ -138,7 +138,7 @@ def find_roofline(
 ) -> Roofline:
     """In the batches that this budget makes of the recordings; matrices have as many rows as the mean frame's batch."""
     config, recognizer = transcriber._config, transcriber._recognizer
-    planned = batching.plan(lengths_s, config.num_frames, budget, None)
+    planned = batching.plan(lengths_s, config.num_frames, budget)
     frames = [sum(map(config.num_frames, batch)) for batch in planned]
     rows = round(sum(count**2 for count in frames) / sum(frames))
     rate = roofline.matrix_rate(config.encoder, recognizer.device, recognizer.dtype, rows)

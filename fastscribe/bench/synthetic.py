@@ -14,6 +14,8 @@ from itertools import repeat
 from pathlib import Path
 
 import numpy as np
+import soundfile
+import soxr
 
 from fastscribe.types import Float32Array, Float64Array, Int16Array
 
@@ -103,11 +105,7 @@ def write_files(
 
 
 def _write(path: Path, wave: Int16Array, rate_hz: int, channels: int) -> None:
-    import soundfile
-
     if rate_hz != RATE_HZ:
-        import soxr
-
         wave = soxr.resample(wave, RATE_HZ, rate_hz)
     if channels == 2:  # not quite the same on both sides, or a codec would store one
         wave = np.stack([wave, wave // 2 + np.roll(wave, 31) // 4], axis=1)

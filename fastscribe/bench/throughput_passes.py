@@ -45,7 +45,7 @@ def batches_of(waves: Sequence[Int16Array], transcriber: Transcriber, budget: Bu
         return transcriber._config.num_frames(utterance.duration_s)
 
     batches = []
-    for plan in batching.plan(named, num_frames, budget, None):
+    for plan in batching.plan(named, num_frames, budget):
         lengths_B = np.array([utterance.num_samples for utterance in plan], dtype=np.int64)
         samples_BS = host_array((len(plan), int(lengths_B.max())), np.dtype(np.int16), device)
         samples_BS[:] = 0
@@ -107,12 +107,19 @@ def read_batches(
 
 def first_of(transcriber: Transcriber, inputs: Sequence[str], audio_s: float) -> int | None:
     """Number of recordings, from the first on, that together hold `audio_s`; None if all of them do not hold more."""
-    found_s = 0.0
+    lengths_s: dict[int, float] = {}  # of recordings behind one that is slow
+    index, found_s = 0, 0.0
     with closing(transcriber._new_run()) as run:
         for item in (item for window in run.windows(inputs, None) if window is not IDLE for item in window):
-            if found_s >= audio_s:
-                return item.index if isinstance(item, Failure) else item[0].audio.index
-            found_s += 0.0 if isinstance(item, Failure) else sum(utterance.duration_s for utterance in item)
+            if isinstance(item, Failure):
+                lengths_s[item.index] = 0.0
+            else:
+                lengths_s[item[0].audio.index] = sum(utterance.duration_s for utterance in item)
+            while index in lengths_s:
+                if found_s >= audio_s:
+                    return index
+                found_s += lengths_s.pop(index)
+                index += 1
     return None
 
 

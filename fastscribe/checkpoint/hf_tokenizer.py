@@ -6,7 +6,7 @@ import base64
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fastscribe.text.tokenizer import WORD_MARK, Tokenizer, is_bpe, normalization_rules, strip_normalizer
+from fastscribe.text.tokenizer import WORD_MARK, Tokenizer, is_bpe, normalization_table, sentencepiece_processor
 
 _ALL_SPACES = 1000  # more than a text begins with
 
@@ -24,12 +24,8 @@ def tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
     Args:
         tokenizer: of a SentencePiece model.
     """
-    import sentencepiece
-
     model = tokenizer.files["tokenizer.model"]
-    table, _ = normalization_rules(model)
-    processor = sentencepiece.SentencePieceProcessor()
-    processor.LoadFromSerializedProto(strip_normalizer(model))
+    table, processor = normalization_table(model), sentencepiece_processor(model)
     scores = {piece: float(processor.GetScore(i)) for i, piece in enumerate(tokenizer.pieces)}
     spells_bytes = any(processor.IsByte(i) for i in range(len(tokenizer.pieces)))
     specials = sorted(tokenizer.unknown_ids | tokenizer.silent_ids)

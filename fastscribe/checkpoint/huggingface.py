@@ -1,6 +1,6 @@
 """Reader of Hugging Face folders: config.json, the processor's config, and weights in one file or in shards.
 
-What a model's class has is read by huggingface.py of its family, which families/registry.py names. That has three functions:
+What a model's class has is read by the module that families/registry.py names for it. That has three functions:
 read_config(section, processor) makes the ModelConfig of config.json, our_names(weights, model) gives the weights our names, and
 read_model(folder, section, model) makes the checkpoint.
 """
@@ -17,7 +17,7 @@ from fastscribe.checkpoint.value import Checkpoint, Section, read_json, report_i
 from fastscribe.checkpoint.weights import load_safetensors
 from fastscribe.config import ModelConfig
 from fastscribe.errors import CheckpointError
-from fastscribe.families.registry import MODEL_TYPES, family_of_model_type, module_of
+from fastscribe.families.registry import MODEL_TYPES, reader_of
 
 # Keys for training, generation and bookkeeping, which do not change the encoder's output.
 HARMLESS = tuple(
@@ -45,7 +45,9 @@ def read(folder: Path, config: Mapping[str, Any]) -> Checkpoint:
         CheckpointError: the folder is damaged, or its model or a setting is not supported.
     """
     model = read_config(folder, config, folder)
-    checkpoint: Checkpoint = _family(config).read_model(folder, Section(config, "config", folder), model)
+    checkpoint: Checkpoint = reader_of(config["model_type"]).read_model(
+        folder, Section(config, "config", folder), model
+    )
     return checkpoint
 
 
@@ -61,20 +63,8 @@ def read_config(folder: Path, config: Mapping[str, Any], where: object) -> Model
 def model_config(section: Section, processor: Section) -> ModelConfig:
     """Convert config.json and the processor's config. Raises UnsupportedCheckpoint naming key and value."""
     section.choose("model_type", None, MODEL_TYPES)
-    model: ModelConfig = _family(section.values).read_config(section, processor)
+    model: ModelConfig = reader_of(section.values["model_type"]).read_config(section, processor)
     return model
-
-
-def our_names(
-    weights: Mapping[str, TensorSource], config: Mapping[str, Any], model: ModelConfig
-) -> dict[str, TensorSource]:
-    """Rename the weights of a folder whose config.json is `config`."""
-    renamed: dict[str, TensorSource] = _family(config).our_names(weights, model)
-    return renamed
-
-
-def _family(config: Mapping[str, Any]) -> Any:
-    return module_of(family_of_model_type(config["model_type"]), "huggingface")
 
 
 def read_weights(folder: Path) -> dict[str, TensorSource]:

@@ -12,11 +12,11 @@ from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from fastscribe._system.safe_open import safe_read
-from fastscribe.checkpoint.formats import FORMAT, LANGUAGE_MODEL_FILE
 from fastscribe.checkpoint.int8_rows import restored
 from fastscribe.checkpoint.lazy_weights import LazyWeights
 from fastscribe.checkpoint.validate import validate
 from fastscribe.checkpoint.value import (
+    FORMAT,
     Checkpoint,
     check_aligner,
     one_line,
@@ -35,6 +35,7 @@ KEEPS_SPACES_KEY = "keeps_spaces"  # true: keep spaces before punctuation as in 
 LANGUAGES_KEY = "languages"  # tags of the languages that the model knows
 RANDOM_KEY = "random_weights"  # true: a model for benchmarks
 ALIGNER_FOLDER = "aligner"
+LANGUAGE_MODEL_FILE = "language_model.safetensors.gz"  # the room context reads it
 
 
 def read(folder: Path, stored: Mapping[str, Any]) -> Checkpoint:

@@ -10,11 +10,17 @@ from typing import TYPE_CHECKING
 
 from fastscribe._system.file_kinds import InTheWay
 from fastscribe._system.safe_files import remove, sync_folder, sync_path, temp_path_for
-from fastscribe.checkpoint.formats import FORMAT, LANGUAGE_MODEL_FILE
 from fastscribe.checkpoint.int8_rows import quantised
 from fastscribe.checkpoint.lazy_weights import sources_of
-from fastscribe.checkpoint.native import ALIGNER_FOLDER, FORMAT_VERSION, KEEPS_SPACES_KEY, LANGUAGES_KEY, RANDOM_KEY
-from fastscribe.checkpoint.value import Checkpoint
+from fastscribe.checkpoint.native import (
+    ALIGNER_FOLDER,
+    FORMAT_VERSION,
+    KEEPS_SPACES_KEY,
+    LANGUAGE_MODEL_FILE,
+    LANGUAGES_KEY,
+    RANDOM_KEY,
+)
+from fastscribe.checkpoint.value import FORMAT, Checkpoint
 from fastscribe.checkpoint.weight_writers import write_safetensors
 
 if TYPE_CHECKING:

@@ -12,17 +12,16 @@ import os
 import re
 import tarfile
 import zlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 import yaml
 
 from fastscribe._system.safe_open import safe_open
 from fastscribe.checkpoint import names, tar
-from fastscribe.checkpoint.formats import NEMO_CONFIG_NAME as CONFIG_NAME
 from fastscribe.checkpoint.lazy_weights import FileBytes, LazyWeights, MemoryBytes, RandomAccess
 from fastscribe.checkpoint.lazy_weights import read as read_bytes
 from fastscribe.checkpoint.nemo_config import CLASSES, heads_of, model_config
@@ -36,6 +35,7 @@ from fastscribe.checkpoint.value import (
     one_line,
     report_invalid_config,
 )
+from fastscribe.checkpoint.value import NEMO_CONFIG_NAME as CONFIG_NAME
 from fastscribe.checkpoint.weights import load_torch
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 from fastscribe.languages import language_tag
@@ -78,109 +78,32 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+$"), list("-+0123456789"))
 
-OpenMember = Callable[[str], RandomAccess]  # by name; raises CheckpointError
-Members = Collection[str]  # their names
-T = TypeVar("T")
+Members = Mapping[str, RandomAccess]  # the files of an archive by name; members[name] raises CheckpointError
 
 
-def read_archive(path: Path) -> Checkpoint:
-    """Read a .nemo file.
+class _Archive(dict[str, RandomAccess]):
+    """The members of a .nemo file."""
 
-    Args:
-        path: the archive.
+    def __init__(self, path: Path, members: Iterable[tuple[str, RandomAccess]]) -> None:
+        super().__init__(members)
+        self._path = path
 
-    Returns:
-        The checkpoint, with lazy weights.
-
-    Raises:
-        CheckpointError: the archive is unsafe, damaged or not a supported model.
-    """
-    return _open_archive(path, lambda open_member, members: _read(open_member, members, path))
-
-
-def read_folder(folder: Path) -> Checkpoint:
-    """Read an unpacked .nemo archive. Raises CheckpointError."""
-    return _open_folder(folder, lambda open_member, members: _read(open_member, members, folder))
-
-
-def open_members(path: Path, read: Callable[[OpenMember, Members], T]) -> T:
-    """Call `read` with the members of a .nemo file, of an unpacked one, or of the only .nemo file in a folder.
-
-    Raises:
-        CheckpointError: there is no such path, it is none of these, or the archive is unsafe or damaged.
-    """
-    if not path.is_dir():
-        if not path.exists():
-            raise CheckpointError(path, "no such file or folder")
-        return _open_archive(path, read)
-    if (path / CONFIG_NAME).is_file():
-        return _open_folder(path, read)
-    found = sorted(path.glob("*.nemo"))
-    if len(found) != 1:
-        raise CheckpointError(path, f"holds {len(found)} .nemo files; give the one to use")
-    return _open_archive(found[0], read)
-
-
-def open_config(path: Path, read: Callable[[OpenMember, Section], T]) -> T:
-    """Call `read` with the members of an archive, as open_members(), and its YAML.
-
-    Raises:
-        CheckpointError: As open_members(), or the YAML is unsafe or damaged, or memory does not suffice.
-    """
-
-    def with_config(open_member: OpenMember, _: Members) -> T:
-        return read(open_member, parse_yaml(content(open_member, CONFIG_NAME, MAX_CONFIG_BYTES, path), path))
-
-    try:
-        return open_members(path, with_config)
-    except MemoryError as error:
-        raise CheckpointError(path, "needs more memory than there is") from error
-
-
-def _open_archive(path: Path, read: Callable[[OpenMember, Members], T]) -> T:
-    try:
-        with safe_open(path) as file:
-            if os.fstat(file.fileno()).st_size == 0:  # files of /proc too have size 0, and reading them may block
-                raise CheckpointError(path, "is empty")
-            is_packed = file.read(2) == b"\x1f\x8b"
-            file.seek(0)
-            members = (_gzip_members if is_packed else _tar_members)(path, file)
-            return read(partial(_open_member, path, members), members)
-    except CheckpointError:
-        raise
-    except (tarfile.TarError, EOFError, OSError, ValueError, zlib.error) as error:
-        from fastscribe.checkpoint.other_files import what_it_is
-
-        known = what_it_is(path) if isinstance(error, tarfile.TarError) else None
-        raise CheckpointError(path, known or f"not a readable .nemo file: {one_line(error)}") from error
-
-
-def _open_member(path: Path, members: Mapping[str, RandomAccess], name: str) -> RandomAccess:
-    if name not in members:
+    def __missing__(self, name: str) -> RandomAccess:
         from fastscribe.checkpoint.other_files import missing_member
 
-        raise CheckpointError(path, missing_member(name, members, path))
-    return members[name]
+        raise CheckpointError(self._path, missing_member(name, self, self._path))
 
 
-def _tar_members(path: Path, file: IO[bytes]) -> Mapping[str, RandomAccess]:
-    whole = FileBytes.of(file)
-    return {one.name: whole.part(one.start, one.num_bytes) for one in tar.members(file, whole.num_bytes, path)}
+class _Folder(Members):
+    """The files of an unpacked archive, each opened when it is asked for."""
 
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        files = (path for pattern in ("*", "*/*") for path in folder.glob(pattern))
+        self._names = {path.relative_to(folder).as_posix(): None for path in files}
 
-def _gzip_members(path: Path, file: IO[bytes]) -> Mapping[str, RandomAccess]:
-    """Unpack a compressed archive. gzip cannot seek, so the weights stay in memory until the model is built."""
-    limit = max(_ALWAYS_UNPACKED_BYTES, _MAX_UNPACKED_RATIO * os.fstat(file.fileno()).st_size)
-    contents: dict[str, RandomAccess] = {}
-    with gzip.GzipFile(fileobj=file) as packed:
-        for member in tar.members(packed, limit, path):
-            if member.name in (WEIGHTS_NAME, ALIGNER_WEIGHTS_NAME) or member.num_bytes <= MAX_TOKENIZER_BYTES:
-                contents[member.name] = MemoryBytes(packed.read(member.num_bytes))
-    return contents
-
-
-def _open_folder(folder: Path, read: Callable[[OpenMember, Members], T]) -> T:
-    def open_member(name: str) -> RandomAccess:
+    def __getitem__(self, name: str) -> RandomAccess:
+        folder = self._folder
         if tar.leaves_folder(name):
             raise CheckpointError(folder, f"refused: {name!r} leaves the folder")
         try:
@@ -191,42 +114,117 @@ def _open_folder(folder: Path, read: Callable[[OpenMember, Members], T]) -> T:
         except ValueError as error:  # a NUL in the name
             raise CheckpointError(folder, f"{name!r} is not a file name") from error
 
-    files = (path for pattern in ("*", "*/*") for path in folder.glob(pattern))
-    return read(open_member, [path.relative_to(folder).as_posix() for path in files])
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
-def _read(open_member: OpenMember, members: Members, where: Path) -> Checkpoint:
-    checkpoint, config = _read_model(open_member, members, where, CONFIG_NAME, WEIGHTS_NAME)
+def read(path: Path) -> Checkpoint:
+    """Read a .nemo file, or an unpacked one.
+
+    Returns:
+        The checkpoint, with lazy weights.
+
+    Raises:
+        CheckpointError: the archive is unsafe, damaged or not a supported model.
+    """
+    members = open_members(path)
+    checkpoint, config = _read_model(members, path, CONFIG_NAME, WEIGHTS_NAME)
     # Either member of the aligner will do; a missing one is an error later.
     has_aligner = ALIGNER_CONFIG_NAME in members or ALIGNER_WEIGHTS_NAME in members
     if not has_aligner or config.values.get(USES_ALIGNER_KEY) is False:
         return checkpoint
-    aligner, _ = _read_model(open_member, members, where, ALIGNER_CONFIG_NAME, ALIGNER_WEIGHTS_NAME)
-    check_aligner(aligner.config, checkpoint.config, f"{where}: {ALIGNER_CONFIG_NAME}")
+    aligner, _ = _read_model(members, path, ALIGNER_CONFIG_NAME, ALIGNER_WEIGHTS_NAME)
+    check_aligner(aligner.config, checkpoint.config, f"{path}: {ALIGNER_CONFIG_NAME}")
     if aligner.tokenizer.kind == "aggregate":  # encoding needs to know the language
-        raise UnsupportedCheckpoint(f"{where}: {ALIGNER_CONFIG_NAME}", "tokenizer.type", "agg", "bpe")
+        raise UnsupportedCheckpoint(f"{path}: {ALIGNER_CONFIG_NAME}", "tokenizer.type", "agg", "bpe")
     tokenizer = adapt_tokenizer(checkpoint.tokenizer, checkpoint.config, has_aligner=True)
     return replace(checkpoint, tokenizer=tokenizer, aligner=aligner)
 
 
-def _read_model(
-    open_member: OpenMember, members: Members, where: Path, config_name: str, weights_name: str
-) -> tuple[Checkpoint, Section]:
+def open_config(path: Path) -> tuple[Members, Section]:
+    """Return the members of an archive, as open_members(), and its YAML.
+
+    Raises:
+        CheckpointError: As open_members(), or the YAML is unsafe or damaged, or memory does not suffice.
+    """
+    try:
+        members = open_members(path)
+        return members, parse_yaml(content(members, CONFIG_NAME, MAX_CONFIG_BYTES, path), path)
+    except MemoryError as error:
+        raise CheckpointError(path, "needs more memory than there is") from error
+
+
+def open_members(path: Path) -> Members:
+    """Return the members of a .nemo file, of an unpacked one, or of the only .nemo file in a folder.
+
+    Raises:
+        CheckpointError: there is no such path, it is none of these, or the archive is unsafe or damaged.
+    """
+    if not path.is_dir():
+        if not path.exists():
+            raise CheckpointError(path, "no such file or folder")
+        return _open_archive(path)
+    if (path / CONFIG_NAME).is_file():
+        return _Folder(path)
+    found = sorted(path.glob("*.nemo"))
+    if len(found) != 1:
+        raise CheckpointError(path, f"holds {len(found)} .nemo files; give the one to use")
+    return _open_archive(found[0])
+
+
+def _open_archive(path: Path) -> Members:
+    try:
+        with safe_open(path) as file:
+            if os.fstat(file.fileno()).st_size == 0:  # files of /proc too have size 0, and reading them may block
+                raise CheckpointError(path, "is empty")
+            is_packed = file.read(2) == b"\x1f\x8b"
+            file.seek(0)
+            return _Archive(path, (_gzip_members if is_packed else _tar_members)(path, file))
+    except CheckpointError:
+        raise
+    except (tarfile.TarError, EOFError, OSError, ValueError, zlib.error) as error:
+        from fastscribe.checkpoint.other_files import what_it_is
+
+        known = what_it_is(path) if isinstance(error, tarfile.TarError) else None
+        raise CheckpointError(path, known or f"not a readable .nemo file: {one_line(error)}") from error
+
+
+def _tar_members(path: Path, file: IO[bytes]) -> Iterator[tuple[str, RandomAccess]]:
+    whole = FileBytes.of(file)
+    return ((one.name, whole.part(one.start, one.num_bytes)) for one in tar.members(file, whole.num_bytes, path))
+
+
+def _gzip_members(path: Path, file: IO[bytes]) -> Iterator[tuple[str, RandomAccess]]:
+    """Unpack a compressed archive. gzip cannot seek, so the weights stay in memory until the model is built."""
+    limit = max(_ALWAYS_UNPACKED_BYTES, _MAX_UNPACKED_RATIO * os.fstat(file.fileno()).st_size)
+    with gzip.GzipFile(fileobj=file) as packed:
+        for member in tar.members(packed, limit, path):
+            if member.name in (WEIGHTS_NAME, ALIGNER_WEIGHTS_NAME) or member.num_bytes <= MAX_TOKENIZER_BYTES:
+                yield member.name, MemoryBytes(packed.read(member.num_bytes))
+
+
+def _read_model(members: Members, where: Path, config_name: str, weights_name: str) -> tuple[Checkpoint, Section]:
     """Read one of the models of an archive, and its YAML."""
     what: object = where if config_name == CONFIG_NAME else f"{where}: {config_name}"
-    config = parse_yaml(content(open_member, config_name, MAX_CONFIG_BYTES, where), where, config_name)
+    config = parse_yaml(content(members, config_name, MAX_CONFIG_BYTES, where), where, config_name)
     config.where = what  # for messages about its keys
     if str(config.values.get("target")).rpartition(".")[2] not in CLASSES:
         from fastscribe.side_models import refuse_side_model
 
         refuse_side_model(config.values, where)
-    stored_weights = cache(lambda: load_torch(open_member(weights_name), f"{where}: {weights_name}"))
+    stored_weights = cache(lambda: load_torch(members[weights_name], f"{where}: {weights_name}"))
     with report_invalid_config(f"{where}: {config_name}"):
-        tokenizer, vocabularies = _tokenizer(config, open_member, members, what)
+        tokenizer, vocabularies = _tokenizer(config, members, what)
         model = model_config(config, heads_of(config, stored_weights), len(tokenizer.pieces), what)
         validate(model, what)
         if model.language_heads:
-            from fastscribe.families.indic.language_heads import check_vocabularies
+            from fastscribe.families.indic import check_vocabularies
 
             check_vocabularies(config, vocabularies)
     weights = names.from_nemo(stored_weights(), model.encoder, has_transformer=model.aed is not None)
@@ -244,12 +242,15 @@ def _languages(config: Section) -> tuple[str, ...]:
     return tuple(tag for name in stated if (tag := language_tag(str(name)))) if isinstance(stated, dict) else ()
 
 
-def content(open_member: OpenMember, name: str, max_bytes: int, where: object) -> bytes:
-    """Return a member's bytes. Raises CheckpointError if there are more than `max_bytes`."""
-    member = open_member(name)
+def content(members: Members, name: str, max_bytes: int, where: object) -> bytes:
+    """Return a member's bytes. Raises CheckpointError if there are more than `max_bytes`, or they cannot be read."""
+    member = members[name]
     if member.num_bytes > max_bytes:
         raise CheckpointError(where, f"refused: {name} claims {member.num_bytes} bytes")
-    return read_bytes(member, 0, member.num_bytes)
+    try:
+        return read_bytes(member, 0, member.num_bytes)
+    except (EOFError, OSError) as error:
+        raise CheckpointError(where, f"{name} cannot be read: {one_line(error)}") from error
 
 
 def _check_yaml_size(text: bytes, where: object, name: str) -> None:
@@ -274,9 +275,7 @@ def parse_yaml(text: bytes, where: object, name: str = CONFIG_NAME) -> Section:
         raise CheckpointError(where, f"{name} is not safe YAML: {one_line(error)}") from error
 
 
-def _tokenizer(
-    config: Section, open_member: OpenMember, members: Members, where: object
-) -> tuple[Tokenizer, dict[str, Tokenizer]]:
+def _tokenizer(config: Section, members: Members, where: object) -> tuple[Tokenizer, dict[str, Tokenizer]]:
     """Return the tokenizer, and those that an aggregate is made of by language."""
     if "tokenizer" not in config:
         from fastscribe.checkpoint.nemo_vocabulary import characters
@@ -284,13 +283,13 @@ def _tokenizer(
         return characters(config, where), {}
     section = config.part("tokenizer")
     if section.choose("type", "bpe", ("bpe", "agg", "multilingual")) == "bpe":
-        return _sentencepiece(section, open_member, members, where), {}
+        return _sentencepiece(section, members, where), {}
     from fastscribe.checkpoint.nemo_vocabulary import aggregate
 
-    return aggregate(section.part("langs"), lambda part: _sentencepiece(part, open_member, members, where), where)
+    return aggregate(section.part("langs"), lambda part: _sentencepiece(part, members, where), where)
 
 
-def _sentencepiece(section: Section, open_member: OpenMember, members: Members, where: object) -> Tokenizer:
+def _sentencepiece(section: Section, members: Members, where: object) -> Tokenizer:
     section.choose("type", "bpe", ("bpe",))
     member = section.take("model_path", str).removeprefix("nemo:")
     if member not in members:
@@ -298,7 +297,7 @@ def _sentencepiece(section: Section, open_member: OpenMember, members: Members, 
 
         member = member_of_path(member, members, where)
     try:
-        return from_sentencepiece(content(open_member, member, MAX_TOKENIZER_BYTES, where))
+        return from_sentencepiece(content(members, member, MAX_TOKENIZER_BYTES, where))
     except CheckpointError:
         raise
     except (RuntimeError, ValueError) as error:

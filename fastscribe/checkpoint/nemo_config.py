@@ -57,7 +57,7 @@ def model_config(config: Section, heads: Heads, num_labels: int, where: object) 
             where, "encoder.feat_in", encoder.num_mels, f"preprocessor.features {features.num_mels}"
         )
     if heads.language_prompt:
-        from fastscribe.families.nemotron.languages import with_language_prompt
+        from fastscribe.families.nemotron import with_language_prompt
 
         encoder = with_language_prompt(encoder, config)
     predictor = joint = None
@@ -86,7 +86,7 @@ def model_config(config: Section, heads: Heads, num_labels: int, where: object) 
 def _language_heads(config: Section, heads: Heads) -> tuple[str, ...]:
     if config.part("tokenizer", optional=True).get("type", None) != "multilingual":
         return ()
-    from fastscribe.families.indic.language_heads import language_heads
+    from fastscribe.families.indic import language_heads
 
     return language_heads(config, is_hybrid=heads.transducer and heads.ctc)
 

@@ -17,10 +17,10 @@ import yaml
 
 from fastscribe._system.safe_files import write_atomic
 from fastscribe.checkpoint.exchange import check_config, check_family, refuse, sources_with_counters, stored_dtypes
-from fastscribe.checkpoint.formats import NEMO_CONFIG_NAME as CONFIG_NAME
 from fastscribe.checkpoint.lazy_weights import sources_of
 from fastscribe.checkpoint.nemo import RANDOM_KEY, WEIGHTS_NAME, parse_yaml
 from fastscribe.checkpoint.nemo_config import heads_of, model_config
+from fastscribe.checkpoint.value import NEMO_CONFIG_NAME as CONFIG_NAME
 from fastscribe.checkpoint.value import Checkpoint
 from fastscribe.checkpoint.weight_writers import write_state
 from fastscribe.config import FeaturesConfig, ModelConfig

@@ -9,8 +9,9 @@ import re
 from collections.abc import Callable, Collection
 
 from fastscribe.checkpoint.value import Section
+from fastscribe.config import MAX_PIECES
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
-from fastscribe.text.tokenizer import MAX_PIECES, Tokenizer, from_characters, from_pieces
+from fastscribe.text.tokenizer import Tokenizer, from_characters, from_pieces
 
 _MAX_LANGUAGES = 64  # each has a tokenizer
 _HASH = re.compile(r"^[0-9a-f]{32}_")  # what NeMo puts in front of a file's name

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from fastscribe._system.safe_open import safe_open
 from fastscribe.audio.first_bytes import HEAD_BYTES, has_known_format, is_text
-from fastscribe.checkpoint.formats import CONFIG_NAME, NEMO_CONFIG_NAME
+from fastscribe.checkpoint.value import CONFIG_NAME, NEMO_CONFIG_NAME
 
 _HEAD_BYTES = 64
 _WEIGHTS_NAME = "model_weights.ckpt"  # in a .nemo file

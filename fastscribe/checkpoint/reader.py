@@ -13,9 +13,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fastscribe.checkpoint.formats import CONFIG_NAME, FORMAT, NEMO_CONFIG_NAME
 from fastscribe.checkpoint.hub_name import PACKAGED
-from fastscribe.checkpoint.value import Checkpoint, one_line, read_json, with_aligner
+from fastscribe.checkpoint.value import (
+    CONFIG_NAME,
+    FORMAT,
+    NEMO_CONFIG_NAME,
+    Checkpoint,
+    one_line,
+    read_json,
+    with_aligner,
+)
 from fastscribe.config import Options
 from fastscribe.errors import CheckpointError, UsageError
 from fastscribe.families.conformer.config import language_prompt_of
@@ -61,7 +68,7 @@ def read_checkpoint(path: str | Path, say: Callable[[str], None] = lambda line: 
         raise CheckpointError(path, "needs more memory than there is") from error
     prompt = language_prompt_of(checkpoint.config)
     if prompt is not None:
-        from fastscribe.families.nemotron.languages import known_languages
+        from fastscribe.families.nemotron import known_languages
 
         return replace(checkpoint, languages=known_languages(prompt))
     if checkpoint.languages or checkpoint.config.aed is not None:
@@ -166,7 +173,7 @@ def _read(path: Path, say: Callable[[str], None]) -> Checkpoint:
 def _read_nemo(path: Path) -> Checkpoint:
     from fastscribe.checkpoint import nemo
 
-    return nemo.read_folder(path) if path.is_dir() else nemo.read_archive(path)
+    return nemo.read(path)
 
 
 def _read_huggingface(folder: Path, config: dict[str, Any]) -> Checkpoint:
@@ -179,7 +186,7 @@ def _of_language(checkpoint: Checkpoint, options: Options) -> Checkpoint:
     """Return the model of one language, if the checkpoint has outputs for each."""
     if not checkpoint.config.language_heads:
         return checkpoint
-    from fastscribe.families.indic.language_heads import of_language
+    from fastscribe.families.indic import of_language
 
     return of_language(checkpoint, options.language)
 

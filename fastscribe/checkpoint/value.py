@@ -19,6 +19,9 @@ from fastscribe.text.tokenizer import Tokenizer, from_folder
 if TYPE_CHECKING:
     import torch
 
+CONFIG_NAME = "config.json"  # of folders of fastscribe and of Hugging Face
+FORMAT = "fastscribe"  # `format` in the config.json of a folder of fastscribe
+NEMO_CONFIG_NAME = "model_config.yaml"  # in NeMo's archives, and in an unpacked one
 MAX_CONFIG_BYTES = 8 << 20  # IndicConformer's masks, listed three times, can take 5 MB
 # Exceptions of zipfile, pickle and torch on damaged bytes.
 DAMAGE = (RuntimeError, EOFError, OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError)
@@ -40,7 +43,7 @@ class Checkpoint(StoredModel):
     language_model: Any = None  # context.language_model.LanguageModel, for beam search; None: there is none
     languages: tuple[str, ...] = ()  # tags (fastscribe/languages.py); empty: not stated, or in the vocabulary (Canary)
     aligner: Checkpoint | None = None  # CTC model that computes word times for an attention decoder (canary-1b-v2)
-    # With config.language_heads: the tokenizer of each language. language_heads.of_language() makes a model of one.
+    # With config.language_heads: the tokenizer of each language. families/indic.py makes a model of one.
     vocabularies: Mapping[str, Tokenizer] = field(default_factory=dict)
     # By purpose (Utterance.purpose): the checkpoints of models that rooms run beside this one (rooms.py, read_models).
     others: Mapping[str, Any] = field(default_factory=dict)

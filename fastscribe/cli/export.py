@@ -32,10 +32,11 @@ from fastscribe.cli.run_part import ExportPart, Stored
 from fastscribe.cli.terminal import say
 from fastscribe.config import OUTPUT_FORMATS, OutputStyle, SubtitleStyle
 from fastscribe.errors import ManifestError, OutputError, UsageError
+from fastscribe.results.formats.writers import SINGLE_FORMATS
 from fastscribe.results.paths import journals_in
 from fastscribe.results.rows import read_rows
 from fastscribe.results.stored import has_tokens
-from fastscribe.results.stream import SINGLE_FORMATS, emit, several, stream_text
+from fastscribe.results.stream import emit, several, stream_text
 from fastscribe.types import Transcript
 
 if TYPE_CHECKING:
@@ -105,6 +106,8 @@ def export(
         else:
             for folder in folders:
                 _export_in_place(Path(folder), style, report)
+                for part in parts:
+                    part.made_in(Path(folder))
     except BrokenPipeError as error:
         raise StdoutClosed from error
     except OSError as error:

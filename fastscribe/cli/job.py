@@ -10,11 +10,11 @@ from fastscribe._system.file_kinds import is_device
 from fastscribe._system.urls import is_url
 from fastscribe.audio.formats import STDIN, list_kind
 from fastscribe.audio.spellings import is_file_url
-from fastscribe.cli.run_part import OutputTarget, TranscribeJob
+from fastscribe.cli.run_part import TranscribeJob
 from fastscribe.cli.terminal import filter_mpg123_messages
 from fastscribe.config import OUTPUT_FORMATS
 from fastscribe.errors import UsageError
-from fastscribe.results.outputs import check_new_folder
+from fastscribe.results.outputs import OutputRun, check_new_folder
 from fastscribe.results.shards import Shard
 from fastscribe.types import Failure, Source
 
@@ -53,32 +53,32 @@ def check_paths(job: TranscribeJob) -> None:
             the same file, or a file that no run wrote is in the way, as far as this is known now.
     """
     own: dict[str, str] = {}  # files that this run writes, and the option or name of each
-    parts = [named for part in job.parts for named in part.files(job.target).items()]
+    parts = [named for part in job.parts for named in part.files(job.output).items()]
     for option, path in (*parts, ("--events", job.events), ("--log-file", job.log_file)):
         if path is not None and not is_device(path):
             real_path = os.path.realpath(path)
             if real_path in own:
                 raise UsageError(f"{option} {path}: is the file of {own[real_path]} too: name another place")
             own[real_path] = option
-    if job.target.directory is not None:
-        _add_folder_files(own, job.target.directory, job.target.shard)
-    for given in job.inputs:
+    if job.output.directory is not None:
+        _add_folder_files(own, job.output.directory, job.output.shard)
+    for given in job.output.inputs:
         if is_url(given):
             _check_store(given)
-        if os.path.realpath(given) in own or given in _output_urls(job.target):
+        if os.path.realpath(given) in own or given in _output_urls(job.output):
             raise UsageError(f"{given}: is what this run would write: name another place for the output")
-    if job.target.url is not None:
-        _check_url(job.target.url)
-    if job.target.directory is not None:
-        _check_folder(job, job.target.directory)
+    if job.output.url is not None:
+        _check_url(job.output.url)
+    if job.output.directory is not None:
+        _check_folder(job, job.output.directory)
 
 
 def check_number(job: TranscribeJob, found: Iterable[Source | Failure]) -> None:
     """Raise UsageError if several recordings would go to stdout in a format that holds one. `found` are the inputs'."""
-    if job.target.is_stdout:
+    if job.output.is_stdout:
         from fastscribe.results import stream  # here, because NumPy would slow down --help
 
-        stream.check_inputs(job.style.formats[0], job.inputs, found)
+        stream.check_inputs(job.output.style.formats[0], job.output.inputs, found)
 
 
 def check_output_dir(name: object) -> None:
@@ -106,13 +106,13 @@ def _check_url(url: str) -> None:
     _check_store(url)
 
 
-def _output_urls(target: OutputTarget) -> list[str]:
-    if target.url is None:
+def _output_urls(output: OutputRun) -> list[str]:
+    if output.url is None:
         return []
     from fastscribe.results.paths import Paths
 
-    paths = Paths(Path(), target.shard.suffix)
-    return [f"{target.url.rstrip('/')}/{path.name}" for path in (paths.rows, paths.report)]
+    paths = Paths(Path(), output.shard.suffix)
+    return [f"{output.url.rstrip('/')}/{path.name}" for path in (paths.rows, paths.report)]
 
 
 def _check_store(url: str) -> None:
@@ -145,6 +145,6 @@ def _add_folder_files(own: dict[str, str], folder: Path, shard: Shard) -> None:
 def _check_folder(job: TranscribeJob, folder: Path) -> None:
     """Check a folder without a journal; with one, the run checks the folder once it knows its fingerprint."""
     try:
-        check_new_folder(folder, job.target.shard, job.target.overwrite)
+        check_new_folder(folder, job.output.shard, job.output.overwrite)
     except OSError as error:
         raise unusable_folder(folder, error) from error

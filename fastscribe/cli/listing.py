@@ -145,7 +145,7 @@ class Listing:
 
 def _estimated_number(inputs: Sequence[str]) -> int | None:
     """Return about how many recordings there are if all inputs are files; None: there are folders, archives or packed lists."""
-    from fastscribe.audio.list_lines import GZIP  # here, as most runs have no list
+    from fastscribe.audio.manifest import GZIP  # here, as most runs have no list
 
     number = 0
     for path in inputs:

@@ -22,7 +22,7 @@ from fastscribe.cli.describe import describe
 from fastscribe.cli.terminal import say
 from fastscribe.config import ExportFormat, FloatDtypeName, Options
 from fastscribe.errors import SideModelGiven, UsageError
-from fastscribe.families.indic.language_heads import of_language
+from fastscribe.families.indic import of_language
 from fastscribe.families.parameter_shapes import parameter_shapes
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from time import perf_counter
 from typing import Any
 
@@ -26,7 +26,6 @@ from fastscribe.pipeline.stats import RunStats
 from fastscribe.pipeline.windows import expected_sources
 from fastscribe.results.fingerprint import content_digests, fingerprint
 from fastscribe.results.output import JournaledOutput, last_run, open_journaled
-from fastscribe.results.outputs import OutputRun
 from fastscribe.version import __version__
 
 
@@ -39,7 +38,9 @@ def request_of(job: TranscribeJob) -> str | None:
         return None
     given = {field.name: repr(getattr(job.options, field.name)) for field in fields(job.options)}
     stated = {**given, "dtype": job.dtype, "device": job.devices or job.device, "version": __version__}
-    found = fingerprint(model_digest_of(job.model), stated | content_digests(job.options), job.options, job.style)
+    found = fingerprint(
+        model_digest_of(job.model), stated | content_digests(job.options), job.options, job.output.style
+    )
     return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -55,7 +56,7 @@ def end_if_done(job: TranscribeJob, listing: Listing) -> JournaledOutput | None:
         typer.Exit: All are done; with exit code 3 if some of them failed, and 1 if a file could not be made.
         UsageError: As output.open_journaled().
     """
-    if any(given == STDIN or is_url(given) for given in job.inputs):
+    if any(given == STDIN or is_url(given) for given in job.output.inputs):
         return None
     start, output, all_done = perf_counter(), _earlier(job), False
     if output is None:
@@ -66,7 +67,7 @@ def end_if_done(job: TranscribeJob, listing: Listing) -> JournaledOutput | None:
             all_done = all(map(output.ledger.is_done, expected)) and listing.is_whole and output.ledger.num_given > 0
         if not all_done:
             listing.begin_again()
-            if job.target.moved is None and (line := output.moved_line(listing.ahead())):
+            if job.output.moved is None and (line := output.moved_line(listing.ahead())):
                 say(line)
             return output
         output.write_report(report_of(output, _stats(output, listing, perf_counter() - start)))
@@ -87,7 +88,7 @@ def end_if_done(job: TranscribeJob, listing: Listing) -> JournaledOutput | None:
 def _has_more(job: TranscribeJob, listing: Listing, output: JournaledOutput) -> bool:
     """Return True if there are more inputs than results, so that some input has none."""
     most = len(output.journal.entry_indices)
-    return job.target.shard.count == 1 and any(number > most for number, _ in enumerate(listing.ahead(), start=1))
+    return job.output.shard.count == 1 and any(number > most for number, _ in enumerate(listing.ahead(), start=1))
 
 
 def report_of(output: JournaledOutput, stats: RunStats) -> bytes:
@@ -115,20 +116,17 @@ def _stats(output: JournaledOutput, listing: Listing, wall_s: float) -> RunStats
 
 def _earlier(job: TranscribeJob) -> JournaledOutput | None:
     """Open the place of a run of the same command; None if there is none."""
-    target = job.target
-    place = target.directory or target.url
-    if place is None or target.overwrite or any(part.files(target) for part in job.parts) or job.events:
+    run = job.output
+    if run.place is None or run.overwrite or any(part.files(run) for part in job.parts) or job.events:
         return None
     try:
-        stated = last_run(place, target.shard)
+        stated = last_run(run.place, run.shard)
         if stated is None or not stated.facts.get("request") or stated.facts["request"] != request_of(job):
             return None
     except (OSError, UsageError):  # the run itself says what is wrong
         return None
     header = {name: value for name, value in stated.header.items() if name != "shard"}
-    choices = False, target.retry_failed, target.ordered
-    run = OutputRun(job.style, header, target.shard, job.inputs, *choices, stated.facts, target.moved)
     try:
-        return open_journaled(place, run, say)
+        return open_journaled(run.place, replace(run, fingerprint=header, facts=stated.facts), say)
     except OSError as error:
-        raise unusable_folder(target.where, error) from error
+        raise unusable_folder(run.where, error) from error

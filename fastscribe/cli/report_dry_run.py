@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import typer
@@ -17,11 +18,11 @@ from fastscribe.cli.run import fingerprint_of, loaded
 from fastscribe.cli.run_messages import check_any_input, say_listing, say_shard
 from fastscribe.cli.run_part import TranscribeJob
 from fastscribe.cli.terminal import earlier_text, failure_line, filter_mpg123_messages, say, show_table
+from fastscribe.dry_run import DryRunReport, estimate_run
 from fastscribe.results.output import read_ledger
-from fastscribe.results.outputs import Ledger, OutputRun
+from fastscribe.results.outputs import Ledger
 
 if TYPE_CHECKING:
-    from fastscribe.dry_run import DryRunReport
     from fastscribe.transcriber import Transcriber
 
 
@@ -37,20 +38,20 @@ def report_dry_run(job: TranscribeJob) -> None:
         typer.Exit: An input cannot be transcribed (exit code 1), or failed in an earlier run (3).
         FastscribeError: Wrong options, or an unusable model or folder.
     """
-    from fastscribe.dry_run import estimate_run
-
     if sys.stdout is None:
         raise StdoutClosed
 
     check_paths(job)
-    check_number(job, expand(job.inputs, repeats=Repeats()))
-    say_shard(job.target.shard, job.quiet)
+    check_number(job, expand(job.output.inputs, repeats=Repeats()))
+    say_shard(job.output.shard, job.quiet)
     with loaded(job, say) as transcriber:
         usd_per_hour, _ = transcriber.usd_per_hour(job.price_per_hour)
         ledger = _ledger(job, transcriber)
         with filter_mpg123_messages():
-            found = estimate_run(transcriber, job.inputs, ledger, usd_per_hour, lambda one: say(failure_line(one)))
-    check_any_input(found.files + found.failed + found.skipped, job.target.shard)
+            found = estimate_run(
+                transcriber, job.output.inputs, ledger, usd_per_hour, lambda one: say(failure_line(one))
+            )
+    check_any_input(found.files + found.failed + found.skipped, job.output.shard)
     say_listing(found.left_out, found.repeated, job.quiet)
     if not job.quiet:
         show_table(dry_run_table(found))
@@ -65,19 +66,15 @@ def report_dry_run(job: TranscribeJob) -> None:
 
 def _ledger(job: TranscribeJob, transcriber: Transcriber) -> Ledger:
     """Read what is left to do in the output folder without changing it."""
-    target = job.target
-    if target.overwrite or target.is_stdout:
-        return Ledger(target.shard)
-    fingerprint = fingerprint_of(job, transcriber)
-    run = OutputRun(
-        job.style, fingerprint, target.shard, job.inputs, retry_failed=target.retry_failed, moved=target.moved
-    )
+    output = job.output
+    if output.overwrite or output.place is None:
+        return Ledger(output.shard)
     try:
-        return read_ledger(target.directory or target.where, run)
+        return read_ledger(output.place, replace(output, fingerprint=fingerprint_of(job, transcriber)))
     except OSError as error:
-        if target.url is None:
+        if output.url is None:
             raise
-        raise unusable_folder(target.where, error) from error
+        raise unusable_folder(output.where, error) from error
 
 
 def dry_run_table(survey: DryRunReport) -> str:

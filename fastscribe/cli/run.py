@@ -44,7 +44,6 @@ from fastscribe.cli.terminal import failure_line, filter_mpg123_messages, say, s
 from fastscribe.config import DtypeName, DtypePolicy, FloatDtypeName, Options
 from fastscribe.errors import DeviceFailed, DeviceUnusable, FastscribeError
 from fastscribe.fast_paths import RefusedPath, RefusedPaths
-from fastscribe.results.outputs import OutputRun
 from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
@@ -80,18 +79,18 @@ def run(job: TranscribeJob, event_log: EventLog | None) -> None:
 def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -> None:
     """See run(). The processes of devices and helpers end with `processes`."""
     started_at = perf_counter() - (process_age_s() or 0.0)
-    say_shard(job.target.shard, job.quiet)
+    say_shard(job.output.shard, job.quiet)
     check_paths(job)  # before the import of torch, which takes seconds
     from fastscribe.cli.listing import Listing  # here, because NumPy would slow down --help
 
-    listing = Listing(job.inputs)
+    listing = Listing(job.output.inputs)
     check_number(job, listing.ahead())
     opened = _end_if_done(job, listing)
     if opened is not None:
         processes.callback(opened.close, False)  # if the run does not come to it
     for line in (line for part in job.parts for line in part.first_lines):
         say(line)
-    bar = ProgressBar(job.show_progress, listing, job.target.shard.count)
+    bar = ProgressBar(job.show_progress, listing, job.output.shard.count)
     with filter_mpg123_messages(bar.write_line), bar:
         bar.phase("loading the model")
         job = replace(job, helped_gpu=_helped_gpu(job, listing))
@@ -107,7 +106,7 @@ def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -
                     during.enter_context(part.during(job, transcriber))
                 stats = _write_all(transcriber, job, listing, output, event_log, bar)
             stats = replace(stats, skipped=transcriber.progress.skipped, failed_before=output.ledger.failed_before)
-            check_any_input(stats.files + stats.skipped, job.target.shard, transcriber.command)
+            check_any_input(stats.files + stats.skipped, job.output.shard, transcriber.command)
             totals = output.totals()
             if totals is not None:
                 stats = replace(stats, totals=totals._asdict())
@@ -119,7 +118,7 @@ def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -
     if event_log is not None:
         event_log.finished(stats)
     if not (job.quiet or stats.files + stats.skipped):
-        say(f"none of the {output.ledger.num_given:,} inputs is in shard {job.target.shard}: there is nothing to do")
+        say(f"none of the {output.ledger.num_given:,} inputs is in shard {job.output.shard}: there is nothing to do")
     is_idle = bool(stats.skipped) and not stats.files and not (job.quiet or job.verbose)
     say_listing(stats.left_out, stats.repeated, job.quiet or is_idle)
     is_empty = stats.files + stats.skipped <= stats.failed
@@ -148,20 +147,20 @@ def _end_if_done(job: TranscribeJob, listing: Listing) -> JournaledOutput | None
 
     Return the folder, if an earlier run of the same command wrote there and there is something to do.
     """
-    folder = job.target.directory
-    has_journal = folder is not None and (folder / f"journal{job.target.shard.suffix}.jsonl").exists()
-    if has_journal or job.target.url is not None:
+    folder = job.output.directory
+    has_journal = folder is not None and (folder / f"journal{job.output.shard.suffix}.jsonl").exists()
+    if has_journal or job.output.url is not None:
         from fastscribe.cli.nothing_to_do import end_if_done
 
         return end_if_done(job, listing)
-    if STDIN not in job.inputs and not any(map(is_url, job.inputs)):
+    if STDIN not in job.output.inputs and not any(map(is_url, job.output.inputs)):
         _end_if_unusable(job, listing)
     return None
 
 
 def _end_if_unusable(job: TranscribeJob, listing: Listing) -> None:
     """End a run to stdout whose few inputs have all failed already (typer.Exit)."""
-    if not job.target.is_stdout or job.events:
+    if not job.output.is_stdout or job.events:
         return
     from fastscribe.pipeline.windows import expected_sources
 
@@ -190,7 +189,7 @@ def _helped_gpu(job: TranscribeJob, listing: Listing) -> int | None:
     named = re.fullmatch("auto|cuda(?::([0-9]+))?", job.device)
     if named is None or sys.platform == "win32" or not int(named[1] or 0) < num_gpus():
         return None
-    is_many = STDIN in job.inputs or listing.has_many(MANY_INPUTS)  # stdin may come slowly
+    is_many = STDIN in job.output.inputs or listing.has_many(MANY_INPUTS)  # stdin may come slowly
     return int(named[1] or 0) if is_many else None
 
 
@@ -213,18 +212,18 @@ def _with_earlier_dtype(job: TranscribeJob) -> TranscribeJob:
 
     So a run goes on in its dtype, and shards that write into one folder decode alike, whatever machine each is on.
     """
-    if job.dtype not in get_args(DtypePolicy) or job.target.directory is None or job.target.overwrite:
+    if job.dtype not in get_args(DtypePolicy) or job.output.directory is None or job.output.overwrite:
         return job
     from fastscribe.results.paths import earlier_dtype
 
-    earlier = earlier_dtype(job.target.directory, job.target.shard)
+    earlier = earlier_dtype(job.output.directory, job.output.shard)
     may_choose = get_args(FloatDtypeName if job.dtype == "auto" else DtypeName)
     return replace(job, dtype=earlier) if earlier is not None and earlier in may_choose else job
 
 
 def _is_one_short_stream(job: TranscribeJob, stats: RunStats) -> bool:
     """Return True for one short recording on stdin or at a URL, as is_one_short_file() is of files: its length is known now."""
-    return is_stream(job.inputs) and stats.files == 1 and stats.skipped == 0 and stats.audio_s <= SHORT_S
+    return is_stream(job.output.inputs) and stats.files == 1 and stats.skipped == 0 and stats.audio_s <= SHORT_S
 
 
 def _write_all(
@@ -239,11 +238,11 @@ def _write_all(
 
     start = perf_counter()
     inputs: Any = listing
-    style = None if any(part.needs_words for part in job.parts) else job.style
+    style = None if any(part.needs_words for part in job.parts) else job.output.style
     results = transcriber.results(inputs, style=style, ledger=output.ledger)
     others: OtherLanguages | None = None
     told = {"tracks"} if job.quiet else set[str]()
-    writing = bar.paused if job.target.is_stdout else nullcontext
+    writing = bar.paused if job.output.is_stdout else nullcontext
     with closing(results):
         for result in results:
             if (result if isinstance(result, Failure) else result.audio).row is not None:
@@ -360,33 +359,31 @@ def open_run_output(
         say: Shows one line to the user.
         opened: The folder, if end_if_done() has opened it.
     """
-    target = job.target
-    if target.is_stdout and sys.stdout is None:
-        raise StdoutClosed
-    fingerprint = {} if transcriber is None or target.is_stdout else fingerprint_of(job, transcriber)
-    choices = (target.overwrite, target.retry_failed, target.ordered)
-    facts = {} if transcriber is None or target.is_stdout else facts_of(job, transcriber)
-    run = OutputRun(job.style, fingerprint, target.shard, job.inputs, *choices, facts, target.moved)
+    run, place = job.output, job.output.place
+    if place is None:
+        if sys.stdout is None:
+            raise StdoutClosed
+        from fastscribe.results.stream import StreamOutput
+
+        return StreamOutput(sys.stdout, run)
+    assert transcriber is not None
+    run = replace(run, fingerprint=fingerprint_of(job, transcriber), facts=facts_of(job, transcriber))
     try:
         if opened is not None:
             opened.go_on(run, say)
             return opened
-        if target.is_stdout:
-            from fastscribe.results.stream import StreamOutput
-
-            return StreamOutput(sys.stdout, run)
         from fastscribe.results.output import open_journaled
 
-        return open_journaled(target.directory or str(target.url), run, say)
+        return open_journaled(place, run, say)
     except OSError as error:
-        raise unusable_folder(target.where, error) from error
+        raise unusable_folder(run.where, error) from error
 
 
 def fingerprint_of(job: TranscribeJob, transcriber: Transcriber) -> dict[str, Any]:
     """Return all that decides the results besides the inputs."""
     from fastscribe.journaled import run_fingerprint
 
-    return run_fingerprint(transcriber, job.digest(transcriber), job.options, job.style)
+    return run_fingerprint(transcriber, job.digest(transcriber), job.options, job.output.style)
 
 
 def facts_of(job: TranscribeJob, transcriber: Transcriber) -> dict[str, Any]:

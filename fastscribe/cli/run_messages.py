@@ -50,7 +50,7 @@ def say_summary(job: TranscribeJob, stats: RunStats) -> None:
     say(f"in {_hours(stats.wall_s)}, after {_hours(stats.load_s)} of loading: {stats.rtfx:,.1f} times real time (RTFx)")
     cost = stats.usd_per_1000_audio_hours
     money = "" if cost is None else f"{cost:.2f} USD per 1,000 hours of audio ({stats.price_source})"
-    results = "" if job.target.is_stdout else f"results: {job.target.where}"
+    results = "" if job.output.is_stdout else f"results: {job.output.where}"
     if line := "; ".join(filter(None, (results, money))):
         say(line)
 
@@ -65,9 +65,9 @@ def stopped_hint(job: TranscribeJob, progress: Progress, num_inputs: int | None)
     """
     done = progress.files + progress.skipped
     of = "" if num_inputs is None else f" of {max(done, num_inputs):,}"
-    if job.target.is_stdout:
+    if job.output.is_stdout:
         return f"{done:,}{of} files are done; with --output-dir the same command goes on where it stopped"
-    again = "without --overwrite the command" if job.target.overwrite else "the same command"
+    again = "without --overwrite the command" if job.output.overwrite else "the same command"
     return f"{done:,}{of} files are done and kept, and {again} goes on from there"
 
 
@@ -123,7 +123,7 @@ def say_all_done(job: TranscribeJob, num_given: int, num_failed: int) -> None:
     """Print that there is nothing to do, in one line."""
     inputs = "the input is" if num_given == 1 else f"all {num_given:,} inputs are"
     failed = f"; {_failed_before(num_failed)}" if num_failed else ""
-    say(f"{job.target.where}: {inputs} done: there is nothing to do{failed}")
+    say(f"{job.output.where}: {inputs} done: there is nothing to do{failed}")
 
 
 def say_failed_before(number: int) -> None:
@@ -160,4 +160,4 @@ def say_not_given(job: TranscribeJob, number: int) -> None:
     """Print how many results there are of inputs that this run was not given, if there are any."""
     if number:
         results = "1 result is of an input" if number == 1 else f"{number} results are of inputs"
-        say(f"{job.target.where}: {results} not given this time")
+        say(f"{job.output.where}: {results} not given this time")

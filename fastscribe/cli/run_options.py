@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -13,9 +13,10 @@ import typer
 from fastscribe._system.urls import is_url
 from fastscribe.cli.app import is_on_terminal, local_file, options_in
 from fastscribe.cli.job import check_output_dir
-from fastscribe.cli.run_part import AllowedFailures, OutputTarget
+from fastscribe.cli.run_part import AllowedFailures
 from fastscribe.config import MIN_LINE_WIDTH, OUTPUT_FORMATS, OutputFormat, OutputStyle, SubtitleStyle
 from fastscribe.errors import UsageError
+from fastscribe.results.outputs import OutputRun
 from fastscribe.results.shards import choose_shard
 from fastscribe.types import Channel
 
@@ -156,7 +157,9 @@ def make_style(
     return style
 
 
-def make_target(
+def make_output(
+    style: OutputStyle,
+    inputs: Sequence[str],
     output_dir: str | None,
     shard: str | None,
     *,
@@ -164,12 +167,12 @@ def make_target(
     retry_failed: bool,
     ordered: bool,
     moved: str | None,
-) -> OutputTarget:
-    """Return where the results go. Raises UsageError for a file in place of a folder, and for a shard that is none."""
+) -> OutputRun:
+    """Return what a run writes and where. Raises UsageError for a file in place of a folder, and for a shard that is none."""
+    place: Path | str | None = None
     if output_dir is not None:
         check_output_dir(output_dir)
-    url = output_dir if output_dir is not None and is_url(output_dir) else None
-    folder = Path(output_dir) if output_dir is not None and url is None else None
+        place = output_dir if is_url(output_dir) else Path(output_dir)
     places = None
     if moved is not None:
         if output_dir is None:
@@ -177,7 +180,8 @@ def make_target(
         from fastscribe.results.moved import Moved
 
         places = Moved.of(moved)
-    return OutputTarget(folder, url, choose_shard(shard, os.environ), overwrite, retry_failed, ordered, places)
+    part = choose_shard(shard, os.environ)
+    return OutputRun(style, {}, part, inputs, overwrite, retry_failed, ordered, moved=places, place=place)
 
 
 # Options for the layout of subtitles, of the commands that write them.

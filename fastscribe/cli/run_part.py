@@ -17,12 +17,11 @@ from fastscribe.checkpoint.hub_name import LARGE_MODEL
 from fastscribe.checkpoint.location import CONFIDENCE_LIMIT, NO_MODEL, PACKAGED_NAME, why_beyond
 from fastscribe.config import Options, OutputStyle
 from fastscribe.errors import ManifestError
-from fastscribe.results.shards import Shard
+from fastscribe.results.outputs import OutputRun
 from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
     from fastscribe.pipeline.stats import RunStats
-    from fastscribe.results.moved import Moved
     from fastscribe.results.rows import ResultRow
     from fastscribe.transcriber import Transcriber
 
@@ -46,7 +45,7 @@ class RunPart:
         """Return the style with what the room adds to it."""
         return style
 
-    def files(self, target: OutputTarget) -> Mapping[str, Path]:
+    def files(self, output: OutputRun) -> Mapping[str, Path]:
         """Return files that the room writes, by option. Raises UsageError if another file is there."""
         return {}
 
@@ -89,27 +88,6 @@ def model_digest_of(path: str) -> str:
 
 
 @dataclass(frozen=True)
-class OutputTarget:
-    """Output folder or URL (neither: stdout), shard and resume options."""
-
-    directory: Path | None
-    url: str | None
-    shard: Shard
-    overwrite: bool
-    retry_failed: bool
-    ordered: bool
-    moved: Moved | None = None  # where the recordings of earlier results are now
-
-    @property
-    def is_stdout(self) -> bool:
-        return self.directory is None and self.url is None
-
-    @property
-    def where(self) -> str:
-        return str(self.url or self.directory or "stdout")
-
-
-@dataclass(frozen=True)
 class AllowedFailures:
     """How many recordings may fail, in this run and earlier ones, before the exit code says so."""
 
@@ -125,6 +103,7 @@ class TranscribeJob:
     """One command: what to transcribe, with which model and options, and where the results go.
 
     Attributes:
+        output: The inputs as the user gave them, and where the results go.
         devices: What --devices names, in place of `device`.
         helped_gpu: Number of the GPU that gets a process of its own and helpers; None: the run stays in this process, or
             `devices` names others.
@@ -135,13 +114,11 @@ class TranscribeJob:
         verbose: Print the whole report, and not its summary.
     """
 
-    inputs: list[str]
     model: str
     device: str
     dtype: str
     options: Options
-    style: OutputStyle
-    target: OutputTarget
+    output: OutputRun
     price_per_hour: float | None
     events: Path | None = None
     log_file: Path | None = None
@@ -204,6 +181,9 @@ class ExportPart:
     def changed(self, results: Iterable[Stored | ManifestError]) -> Iterable[Stored | ManifestError]:
         """Return stored results as this room changes them. Called once for each thing that is made of them."""
         return results
+
+    def made_in(self, folder: Path) -> None:
+        """Take in that files of a folder's results were made beside them."""
 
     @property
     def lines(self) -> Sequence[str]:

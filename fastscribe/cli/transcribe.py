@@ -42,8 +42,8 @@ from fastscribe.cli.run_options import (
     Verbose,
     allowed_failures,
     channel_of,
+    make_output,
     make_style,
-    make_target,
 )
 from fastscribe.cli.run_part import PackagedModel, TranscribeJob
 from fastscribe.cli.terminal import log_to
@@ -374,8 +374,8 @@ def transcribe(
         **fields,
     )
     options = _with_paths(options, is_here, show_progress)
-    target = make_target(
-        output_dir, shard, overwrite=overwrite, retry_failed=retry_failed, ordered=ordered, moved=moved
+    output = make_output(
+        style, inputs, output_dir, shard, overwrite=overwrite, retry_failed=retry_failed, ordered=ordered, moved=moved
     )
     is_brief = quiet or (not dry_run and is_here and is_one_short_file(inputs))
     names_at_end = is_brief or (output_dir is None and is_stream(inputs))  # PackagedModel says it
@@ -389,7 +389,7 @@ def transcribe(
         model = str(path)
     elif os.path.exists(model):
         model = os.path.abspath(model)  # the workers look up other names, each node for itself
-    job = TranscribeJob(inputs, model, device, dtype, options, style, target, price_per_hour)
+    job = TranscribeJob(model, device, dtype, options, output, price_per_hour)
     job = replace(job, events=events, log_file=log_file, devices=devices, parts=parts)
     job = replace(job, allowed_failures=allowed_failures(allow_failures))
     show_report = verbose or not is_brief

@@ -15,6 +15,7 @@ blank. N and M are those of one call. V is also the id of the start-of-text symb
 from __future__ import annotations
 
 import gzip
+import mmap
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import save
+from safetensors.numpy import load, save
 
 from fastscribe.errors import CheckpointError
 from fastscribe.types import AnyArray, Float32Array, Int64Array
@@ -139,8 +140,9 @@ class LazyTables:
         self._most_rows = max(_MANY_ROWS, int(num_states * _MANY_SHARE))
         self._row_S = np.full(num_states, -1)  # place of each state's row
         self._shorter_S = np.zeros(num_states, np.int64)  # state of the longest shorter context, of states with a row
-        self._logs_RV = torch.empty(0, num_tokens, dtype=torch.float16)  # longer contexts back off to them
-        self._added_RV, self._next_RV = self._logs_RV, torch.empty(0, num_tokens, dtype=torch.int32)  # as in Tables
+        self._logs_RV = _table(num_states, num_tokens, torch.float16)  # longer contexts back off to them
+        self._added_RV = _table(num_states, num_tokens, torch.float16)  # as in Tables
+        self._next_RV = _table(num_states, num_tokens, torch.int32)
         self._store(empty, torch.from_numpy(unigrams_V)[None], torch.zeros(1, num_tokens, dtype=torch.int32))
         self._make_rows(np.arange(1, num_short))
 
@@ -218,21 +220,19 @@ class LazyTables:
         places_M, row_M = places_M[is_token_M], row_M[is_token_M]
         next_NV.numpy()[row_M, self._last_S[places_M]] = places_M
         first, self.num_rows = self.num_rows, self.num_rows + len(state_N)
-        if self.num_rows > len(self._logs_RV):
-            has_many = self.num_rows > self._most_rows
-            num_rows = len(self._row_S) if has_many else min(2 * self._most_rows, len(self._row_S))
-            tables = self._logs_RV, self._added_RV, self._next_RV
-            self._logs_RV, self._added_RV, self._next_RV = (_grown(table, num_rows) for table in tables)
         new, logs_NV = slice(first, self.num_rows), logs_NV.half()
         self._logs_RV[new], self._next_RV[new] = logs_NV, next_NV
         self._added_RV[new] = logs_NV.mul_(self._fusion.weight).add_(self._fusion.bonus)
         self._row_S[state_N] = np.arange(first, self.num_rows)  # last: other threads read rows without the lock
 
 
-def _grown(table_RV: torch.Tensor, num_rows: int) -> torch.Tensor:
-    larger_RV = table_RV.new_empty(num_rows, table_RV.shape[1])
-    larger_RV[: len(table_RV)] = table_RV
-    return larger_RV
+def _table(num_rows: int, num_tokens: int, dtype: torch.dtype) -> torch.Tensor:
+    """Return a table of zeros that takes memory as rows are written, and gives it back at its end, which malloc would not."""
+    import torch
+
+    flags = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+    pages = mmap.mmap(-1, num_rows * num_tokens * dtype.itemsize, **flags)
+    return torch.frombuffer(pages, dtype=dtype).view(num_rows, num_tokens)
 
 
 def _ranges(first_S: Int64Array, state_N: Int64Array) -> tuple[Int64Array, Int64Array]:
@@ -276,8 +276,6 @@ def parse(content: bytes, path: Path, num_tokens: int) -> LanguageModel:
     Raises:
         CheckpointError: the content is damaged, too large or made for another vocabulary.
     """
-    from safetensors.numpy import load
-
     try:
         tensors = load(_decompress(content))
         ngrams = _ngrams(tensors, num_tokens)

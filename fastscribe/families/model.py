@@ -33,7 +33,7 @@ M = TypeVar("M", bound=nn.Module)
 class Model(Container):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        assert not config.language_heads, "language_heads.of_language() makes a model of one language"
+        assert not config.language_heads, "indic.of_language() makes a model of one language"
         self.config = config
         self.encoder: Any = encoder_class(config.encoder.family)(config.encoder)
         self.transducer = _transducer(config)

@@ -1,17 +1,19 @@
 """The table of the model families, and the only place that imports a family's modules by name.
 
-A family is a folder beside this file, and a run imports the folders that its checkpoint names and no others. To add a family,
-add a folder and a row here. A family with an encoder of its own has these modules:
+A family with an encoder of its own is a folder beside this file, any other one a module, and a run imports those that its
+checkpoint names and no others. To add a family, add it, its row in FAMILIES if it has an encoder, and its row in READERS if
+Hugging Face has its models. A folder has these modules:
 
-- config.py: its settings, a frozen dataclass that satisfies EncoderSettings (fastscribe/config.py); LIMITS, the values that
-  they may have (checkpoint/validate.py); encoder_shapes(settings), the shape of each weight, for `fastscribe inspect`;
+- config.py: its settings, a frozen dataclass that satisfies EncoderSettings (fastscribe/config.py) and whose annotations say
+  which values they may have (checkpoint/validate.py); encoder_shapes(settings), the shape of each weight, for
+  `fastscribe inspect`;
 - encoder.py: its network, which is built from its settings, maps Features to Frames, and has `num_frames` and `optimise_`;
 - fused_layers.py, if it has another form on a GPU: for_gpu_(encoder, adds_products), which gives an optimised encoder that
-  form and returns a warning about unavailable optimisations, or None.
+  form and returns a warning about unavailable optimisations, or None;
+- nemo.py, if NeMo has its encoder: encoder_config(section) reads the settings, and NEMO and nemo_layers(settings) are NeMo's
+  names of its weights.
 
-If NeMo has its encoder: nemo.py, whose encoder_config(section) reads the settings, and whose NEMO and nemo_layers(settings)
-are NeMo's names of its weights. If Hugging Face has its models: huggingface.py, whose read_config(), our_names() and
-read_model() checkpoint/huggingface.py describes.
+A reader of Hugging Face folders has read_config(), our_names() and read_model(), which checkpoint/huggingface.py describes.
 """
 
 from __future__ import annotations
@@ -23,38 +25,42 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Family:
-    """A row of the table.
+    """A row of the table of encoders.
 
     Attributes:
         name: The folder, and `kind` of the encoder in stored configs.
-        config: Class of its encoder's settings; None: its encoder is of another family.
+        config: Class of its encoder's settings.
         encoder: Class of its encoder.
         has_fused_layers: Its encoder has another form on a GPU.
         nemo_encoder: NeMo's class of its encoder; None: NeMo has none.
-        model_types: The `model_type` of each Hugging Face folder that it reads.
     """
 
     name: str
-    config: str | None = None
-    encoder: str | None = None
-    has_fused_layers: bool = False
+    config: str
+    encoder: str
+    has_fused_layers: bool
     nemo_encoder: str | None = None
-    model_types: tuple[str, ...] = ()
 
 
-_PARAKEETS = ("parakeet_ctc", "parakeet_rnnt", "parakeet_tdt")
 FAMILIES = (
-    Family("conformer", "EncoderConfig", "Encoder", True, "ConformerEncoder", _PARAKEETS),
+    Family("conformer", "EncoderConfig", "Encoder", True, "ConformerEncoder"),
     Family("jasper", "JasperConfig", "JasperEncoder", False, "ConvASREncoder"),
-    Family("nemotron", model_types=("nemotron_asr_streaming", "nemotron3_5_asr")),
-    Family("canary", model_types=("canary",)),
-    Family("cohere", model_types=("cohere_asr",)),
-    Family("granite", "GraniteConfig", "GraniteEncoder", True, model_types=("granite_speech5_ctc",)),
-    Family("indic"),
+    Family("granite", "GraniteConfig", "GraniteEncoder", True),
 )
-ENCODER_KINDS = tuple(family.name for family in FAMILIES if family.config is not None)
+# The module that reads Hugging Face folders of each `model_type`.
+READERS = {
+    "parakeet_ctc": "conformer.huggingface",
+    "parakeet_rnnt": "conformer.huggingface",
+    "parakeet_tdt": "conformer.huggingface",
+    "nemotron_asr_streaming": "nemotron",
+    "nemotron3_5_asr": "nemotron",
+    "canary": "canary.huggingface",
+    "cohere_asr": "cohere",
+    "granite_speech5_ctc": "granite.huggingface",
+}
+ENCODER_KINDS = tuple(family.name for family in FAMILIES)
 FUSED_KINDS = tuple(family.name for family in FAMILIES if family.has_fused_layers)
-MODEL_TYPES = tuple(name for family in FAMILIES for name in family.model_types)
+MODEL_TYPES = tuple(READERS)
 NEMO_ENCODERS = {family.nemo_encoder: family.name for family in FAMILIES if family.nemo_encoder is not None}
 
 
@@ -79,6 +85,6 @@ def _class_of(kind: str, module: str) -> type[Any]:
     return found
 
 
-def family_of_model_type(model_type: str) -> str:
-    """Return the family that reads Hugging Face folders of one of MODEL_TYPES."""
-    return next(family.name for family in FAMILIES if model_type in family.model_types)
+def reader_of(model_type: str) -> Any:
+    """Import the module that reads Hugging Face folders of one of MODEL_TYPES."""
+    return import_module(f"fastscribe.families.{READERS[model_type]}")

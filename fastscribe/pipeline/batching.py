@@ -31,12 +31,14 @@ class Budget:
             quadratic cost.
         overhead_frames_per_row: The cost of a row that does not depend on its length.
         max_padding: The share of padding above which a batch takes no more rows, once it is filled in part.
+        max_rows: The most rows of a batch, whatever they cost; infinite: no limit.
     """
 
     frames: float
     quadratic_at_frames: float = math.inf
     overhead_frames_per_row: float = 0.0
     max_padding: float = 0.05
+    max_rows: float = math.inf
 
     @classmethod
     def smallest(cls, budgets: Sequence[Budget]) -> Budget:
@@ -46,6 +48,7 @@ class Budget:
             min(one.quadratic_at_frames for one in budgets),
             max(one.overhead_frames_per_row for one in budgets),
             min(one.max_padding for one in budgets),
+            min(one.max_rows for one in budgets),
         )
 
     def cost(self, rows: int, longest: int) -> float:
@@ -57,9 +60,7 @@ class Budget:
         self.frames = max(1.0, min(self.frames, _SHRINK_TO * self.cost(rows, longest)))
 
 
-def plan(
-    utterances: Iterable[T], num_frames: Callable[[T], int], budget: Budget, batch_size: int | None
-) -> Iterator[tuple[T, ...]]:
+def plan(utterances: Iterable[T], num_frames: Callable[[T], int], budget: Budget) -> Iterator[tuple[T, ...]]:
     """Yield batches, longest utterances first.
 
     An utterance that exceeds the whole budget is a batch of its own. Equal lengths keep their order. A batch stays below
@@ -69,13 +70,12 @@ def plan(
         utterances: The items to sort and batch.
         num_frames: Returns an utterance's length in encoder frames.
         budget: Read again for each batch, so a budget that shrinks applies to the next batch.
-        batch_size: Maximum number of rows in a batch; None: no limit.
     """
     batch: list[T] = []
     longest = real = 0
     for utterance in sorted(utterances, key=num_frames, reverse=True):
         frames = num_frames(utterance)
-        if batch and _is_full(len(batch), longest, real + frames, budget, batch_size):
+        if batch and _is_full(len(batch), longest, real + frames, budget):
             yield tuple(batch)
             batch, real = [], 0
         longest = frames if not batch else longest
@@ -114,9 +114,9 @@ def in_turn(items: Iterable[T], work: Callable[[T], float], least: float) -> Ite
         yield part
 
 
-def _is_full(rows: int, longest: int, real_with_next: int, budget: Budget, batch_size: int | None) -> bool:
+def _is_full(rows: int, longest: int, real_with_next: int, budget: Budget) -> bool:
     """Return True if the batch should not take the next utterance. With it, `real_with_next` frames are not padding."""
-    if batch_size is not None and rows >= batch_size:
+    if rows >= budget.max_rows:
         return True
     padded_with_next = (rows + 1) * longest
     too_padded = padded_with_next - real_with_next > budget.max_padding * padded_with_next

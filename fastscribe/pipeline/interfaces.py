@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 # A step towards a recording's transcript: what became of it, or the call that makes the next step, which reads audio and raises
 # nothing.
 Step: TypeAlias = "Transcript | Failure | Callable[[], Step]"
-# Returns batches of utterances for a model beside the recogniser, whose budget and batch size these are.
-SidePlan: TypeAlias = "Callable[[Sequence[Utterance], Budget, int | None], Iterator[tuple[Utterance, ...]]]"
+# Returns batches of utterances for a model beside the recogniser, whose budget this is.
+SidePlan: TypeAlias = "Callable[[Sequence[Utterance], Budget], Iterator[tuple[Utterance, ...]]]"
 
 
 class Texts(Protocol):

@@ -205,7 +205,7 @@ def with_language(config: ModelConfig, language: str | None) -> ModelConfig:
     prompt, encoder = language_prompt_of(config), config.encoder
     if prompt is None or not isinstance(encoder, EncoderConfig):
         return config
-    from fastscribe.families.nemotron.languages import choose_language
+    from fastscribe.families.nemotron import choose_language
 
     told = replace(prompt, index=choose_language(prompt, language))
     return replace(config, encoder=replace(encoder, language_prompt=told))

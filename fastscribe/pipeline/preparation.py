@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from fastscribe.audio.failures import to_failure
 from fastscribe.audio.media import RemoteMedium, is_held
-from fastscribe.audio.probe import probe
-from fastscribe.audio.sound_file_cache import close_held
+from fastscribe.audio.probe import planned, probe
+from fastscribe.audio.sound import close_held
 from fastscribe.config import ModelConfig, Options
 from fastscribe.pipeline.interfaces import PLAIN_INPUTS, PlainInputs
 from fastscribe.segmentation.silence import MIN_TRIMMED_S, stays_whole
@@ -55,8 +55,6 @@ class Preparation:
         stage = "probe"
         try:
             if self._trusts_manifest(source):
-                from fastscribe.audio.probe import planned
-
                 audio = planned(source, self.config.features.sample_rate)
                 return (Utterance(audio, 0, audio.num_samples),)
             audio = probe(source)

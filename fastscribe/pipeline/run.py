@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from fastscribe.audio.failures import to_failure
 from fastscribe.audio.media import forget_media
-from fastscribe.audio.sound_file_cache import close_held
+from fastscribe.audio.sound import close_held
 from fastscribe.config import Options
 from fastscribe.errors import DeviceFailed
 from fastscribe.pipeline import batching
@@ -157,10 +157,10 @@ class Run:
 
     def plan(self, utterances: Iterable[Utterance]) -> Iterator[tuple[Utterance, ...]]:
         """Yield batches of the utterances, longest first, within the executor's budget; then those for the other models."""
-        given, budget, batch_size = list(utterances), self._executor.budget, self._options.batch_size
-        yield from batching.plan([one for one in given if one.purpose == WORDS], self.num_frames, budget, batch_size)
+        given, budget = list(utterances), self._executor.budget
+        yield from batching.plan([one for one in given if one.purpose == WORDS], self.num_frames, budget)
         for purpose, plan in self._rooms.plans.items():
-            yield from plan([one for one in given if one.purpose == purpose], budget, batch_size)
+            yield from plan([one for one in given if one.purpose == purpose], budget)
 
     def num_frames(self, utterance: Utterance) -> int:
         """Return the utterance's length in encoder frames."""
@@ -245,9 +245,9 @@ class Run:
 
     def _max_window_s(self) -> float:
         """Return the seconds of audio that fill a window."""
-        frames = self._executor.budget.frames
+        frames, rows = self._executor.budget.frames, self._executor.budget.max_rows
         most_s = self._rooms.max_held_s / 2  # of two windows
         if math.isfinite(frames):
             return min(most_s, _BATCHES_PER_WINDOW * frames * self._config.frame_s)
         longest_s = self._max_utterance_s or self._config.max_utterance_s
-        return min(most_s, _BATCHES_PER_WINDOW * (self._options.batch_size or 1) * longest_s)
+        return min(most_s, _BATCHES_PER_WINDOW * (rows if math.isfinite(rows) else 1) * longest_s)

@@ -103,9 +103,7 @@ class TextStage:
             result = transcript.assemble(audio, parts, self.tokenizer, frame_s, no_time)
             if self.options.nbest is None:
                 return result
-            from fastscribe.text.transcript import nbest
-
-            return replace(result, nbest=nbest(parts, self.options.nbest, self.tokenizer, frame_s, no_time))
+            return replace(result, nbest=transcript.nbest(parts, self.options.nbest, self.tokenizer, frame_s, no_time))
         except Exception as error:  # one bad file becomes a Failure and the run goes on
             return to_failure(audio, "assemble", error)
 

@@ -63,7 +63,7 @@ def transcribe(
         output: Folder or URL of the results.
         resume: Go on where an earlier run into the output stopped. False: remove that run's results and start over.
         retry_failed: Transcribe recordings again that failed in an earlier run.
-        formats: jsonl, json, srt, vtt, txt, tsv, ctm.
+        formats: Of config.OUTPUT_FORMATS.
         tokens: Write every token too.
         ordered: Sort the rows by input at the end.
         path_column: Of a dataset: its column with the paths; None: `audio_filepath`, else `path`.

@@ -31,7 +31,7 @@ class RayPart(RunPart):
         from fastscribe.ray.run import RayTranscriber
         from fastscribe.ray.worker import Setup
 
-        style = None if any(part.needs_words for part in job.parts) else job.style
+        style = None if any(part.needs_words for part in job.parts) else job.output.style
         with RayTranscriber.start(Setup(job.model, job.device, job.dtype, job.options, style), say) as transcriber:
             yield transcriber
 

@@ -16,8 +16,9 @@ from fastscribe.report.files import check_page
 from fastscribe.report.transcribe_page import RunPage
 
 if TYPE_CHECKING:
-    from fastscribe.cli.run_part import OutputTarget, TranscribeJob
+    from fastscribe.cli.run_part import TranscribeJob
     from fastscribe.pipeline.stats import RunStats
+    from fastscribe.results.outputs import OutputRun
     from fastscribe.transcriber import Transcriber
     from fastscribe.types import Failure, Transcript
 
@@ -36,13 +37,13 @@ class PagePart(RunPart):
         self._path = path
         self._page: RunPage | None = None
 
-    def files(self, target: OutputTarget) -> Mapping[str, Path]:
+    def files(self, output: OutputRun) -> Mapping[str, Path]:
         """Return the page. Raises UsageError if another file is there."""
-        return {"--report-html": self._path_of(target)}
+        return {"--report-html": self._path_of(output)}
 
     def during(self, job: TranscribeJob, transcriber: Transcriber) -> AbstractContextManager[object]:
         """Return what collects the run's data, and writes the page of a run that an error or a signal ends."""
-        self._page = RunPage(self._path_of(job.target), job, transcriber)
+        self._page = RunPage(self._path_of(job.output), job, transcriber)
         return self._page
 
     def result(self, written: Transcript | Failure) -> None:
@@ -56,8 +57,8 @@ class PagePart(RunPart):
             self._page.write(stats)
         return 0
 
-    def _path_of(self, target: OutputTarget) -> Path:
-        return check_page(self._path.with_stem(self._path.stem + target.shard.suffix))
+    def _path_of(self, output: OutputRun) -> Path:
+        return check_page(self._path.with_stem(self._path.stem + output.shard.suffix))
 
 
 def _of_transcribe(

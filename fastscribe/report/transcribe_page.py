@@ -87,7 +87,7 @@ def _settings(job: TranscribeJob, transcriber: Transcriber) -> dict[str, Any]:
     """Return the effective settings, with defaults resolved."""
     executor = transcriber._executor
     options = asdict(job.options) | {"decoder": executor.facts.decoder_name}
-    options |= {"frames_in_a_batch_at_most": executor.budget.frames, "formats": ", ".join(job.style.formats)}
-    options |= {"output_dir": hide_secrets(job.target.where), "devices": job.devices}
-    options["shard"] = job.target.shard if job.target.shard.count > 1 else None
+    options |= {"frames_in_a_batch_at_most": executor.budget.frames, "formats": ", ".join(job.output.style.formats)}
+    options |= {"output_dir": hide_secrets(job.output.where), "devices": job.devices}
+    options["shard"] = job.output.shard if job.output.shard.count > 1 else None
     return {name: value for name, value in options.items() if value not in (None, ())}

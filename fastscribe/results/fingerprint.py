@@ -99,7 +99,7 @@ def language_settings(
         target = None if target == language else target
         language = None if edits is None and language == DEFAULT_LANGUAGE else language
     elif (prompt := language_prompt_of(config)) is not None:
-        from fastscribe.families.nemotron.languages import choose_language
+        from fastscribe.families.nemotron import choose_language
 
         index = choose_language(prompt, options.language)
         names = sorted(name for name, number in prompt.languages.items() if number == index != prompt.index)

@@ -43,7 +43,7 @@ class Ledger:
 
 @dataclass(frozen=True)
 class OutputRun:
-    """What a run writes, as its caller states it.
+    """What a run writes and where, as its caller states it.
 
     Attributes:
         style: The formats and their options. A stream has the first format alone; elsewhere rows are always written.
@@ -55,6 +55,7 @@ class OutputRun:
         ordered: Write rows in the order of the inputs.
         facts: What the journal keeps of the run for the next one.
         moved: Where the recordings of earlier results are now.
+        place: The folder, or the URL of a store; None: stdout.
     """
 
     style: OutputStyle
@@ -66,6 +67,23 @@ class OutputRun:
     ordered: bool = False
     facts: Mapping[str, Any] = field(default_factory=dict)
     moved: Moved | None = None
+    place: Path | str | None = None
+
+    @property
+    def is_stdout(self) -> bool:
+        return self.place is None
+
+    @property
+    def directory(self) -> Path | None:
+        return self.place if isinstance(self.place, Path) else None
+
+    @property
+    def url(self) -> str | None:
+        return self.place if isinstance(self.place, str) else None
+
+    @property
+    def where(self) -> str:
+        return "stdout" if self.place is None else str(self.place)
 
     @property
     def header(self) -> dict[str, Any] | None:

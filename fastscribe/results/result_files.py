@@ -15,14 +15,12 @@ import numpy as np
 from fastscribe.config import OutputStyle
 from fastscribe.results.committer import Committer, is_ours, without_frames
 from fastscribe.results.fingerprint import layout_keys
-from fastscribe.results.formats.writers import content_of
+from fastscribe.results.formats.writers import LAID_OUT, content_of
 from fastscribe.results.journal import NO_FILE, NO_STATE, Entry, FileMark, Journal, PendingInput
 from fastscribe.results.names import Names
 from fastscribe.results.storage import ROWS, Item, NewFile, Storage
 from fastscribe.results.stored import to_result
 from fastscribe.types import Failure, Transcript
-
-_LAID_OUT = ("srt", "vtt", "ass")  # formats with a layout that options change
 
 
 class ResultFiles:
@@ -106,7 +104,7 @@ class ResultFiles:
         }
 
     def _layout_of(self, format: str) -> int:
-        return self._layout if format in _LAID_OUT else 0
+        return self._layout if format in LAID_OUT else 0
 
     # --- earlier results
 

@@ -18,13 +18,11 @@ from fastscribe.audio.formats import STDIN
 from fastscribe.audio.inputs import names_file
 from fastscribe.config import OutputStyle
 from fastscribe.errors import OutputError, UsageError
-from fastscribe.results.formats.writers import named, offset_suffix, render
+from fastscribe.results.formats.writers import SINGLE_FORMATS, named, offset_suffix, render
 from fastscribe.results.outputs import Ledger, OutputRun
 from fastscribe.results.shards import Shard
 from fastscribe.text.joining import join_texts
 from fastscribe.types import Failure, Source, Transcript
-
-SINGLE_FORMATS = frozenset(("srt", "vtt", "ass", "md", "tsv", "textgrid"))
 
 
 def check_inputs(format: str, inputs: Sequence[str], found: Iterable[Source | Failure]) -> None:

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 
 from fastscribe.checkpoint import names, nemo
-from fastscribe.checkpoint.formats import NEMO_CONFIG_NAME
 from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource
 from fastscribe.checkpoint.nemo_config import features_of, target
 from fastscribe.checkpoint.validate import validate
-from fastscribe.checkpoint.value import Section, report_invalid_config
+from fastscribe.checkpoint.value import NEMO_CONFIG_NAME, Section, report_invalid_config
 from fastscribe.checkpoint.weights import load_torch
 from fastscribe.config import ModelConfig, TransformerConfig
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
@@ -46,20 +44,17 @@ def read(path: Path) -> SpeakerCheckpoint:
     Raises:
         CheckpointError: There is none, or it is damaged, unsafe, not supported, or a model of another kind.
     """
-    return nemo.open_config(path, partial(_read, path))
-
-
-def _read(where: Path, open_member: nemo.OpenMember, config: Section) -> SpeakerCheckpoint:
+    members, config = nemo.open_config(path)
     option = option_for(config.values) or "model"
     if option != "speakers":
-        raise CheckpointError(where, f"no speaker model (Sortformer): it is for --{option}, and --speakers needs one")
-    with report_invalid_config(f"{where}: {NEMO_CONFIG_NAME}"):
+        raise CheckpointError(path, f"no speaker model (Sortformer): it is for --{option}, and --speakers needs one")
+    with report_invalid_config(f"{path}: {NEMO_CONFIG_NAME}"):
         model = speaker_model_config(config)
         # The limits of sizes are those of a transcription model with this encoder.
         assert isinstance(model.encoder, EncoderConfig)
-        validate(ModelConfig(model.features, model.encoder, None, None, (), has_ctc=True, num_labels=1), where)
-    weights = load_torch(open_member(nemo.WEIGHTS_NAME), f"{where}: {nemo.WEIGHTS_NAME}")
-    return SpeakerCheckpoint(where, "nemo", model, LazyWeights(_renamed(weights, model.encoder)))
+        validate(ModelConfig(model.features, model.encoder, None, None, (), has_ctc=True, num_labels=1), path)
+    weights = load_torch(members[nemo.WEIGHTS_NAME], f"{path}: {nemo.WEIGHTS_NAME}")
+    return SpeakerCheckpoint(path, "nemo", model, LazyWeights(_renamed(weights, model.encoder)))
 
 
 def _renamed(weights: Mapping[str, TensorSource], encoder: EncoderConfig) -> dict[str, TensorSource]:

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import get_args
 
 from fastscribe.checkpoint import names, nemo
-from fastscribe.checkpoint.formats import NEMO_CONFIG_NAME
 from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource
 from fastscribe.checkpoint.nemo_config import features_of, target
 from fastscribe.checkpoint.validate import validate
-from fastscribe.checkpoint.value import Section, report_invalid_config
+from fastscribe.checkpoint.value import NEMO_CONFIG_NAME, Section, report_invalid_config
 from fastscribe.checkpoint.weights import load_torch
 from fastscribe.config import ModelConfig
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
@@ -66,15 +64,13 @@ def read_voice_model(path: str | Path) -> VoiceCheckpoint:
     Raises:
         CheckpointError: There is none, or it is damaged, unsafe, not supported, or a model of another kind.
     """
-    return nemo.open_config(Path(path), partial(_read, Path(path)))
-
-
-def _read(where: Path, open_member: nemo.OpenMember, config: Section) -> VoiceCheckpoint:
+    where = Path(path)
+    members, config = nemo.open_config(where)
     if option_for(config.values) != "voices":
         raise CheckpointError(where, "no voice model (TitaNet, ECAPA-TDNN), which --voices needs")
     with report_invalid_config(f"{where}: {NEMO_CONFIG_NAME}"):
         model = voice_model_config(config)
-    weights = load_torch(open_member(nemo.WEIGHTS_NAME), f"{where}: {nemo.WEIGHTS_NAME}")
+    weights = load_torch(members[nemo.WEIGHTS_NAME], f"{where}: {nemo.WEIGHTS_NAME}")
     return VoiceCheckpoint(where, model, LazyWeights(_renamed(weights, model)))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +14,7 @@ import typer
 from fastscribe.cli.app import local_file, options_in
 from fastscribe.cli.room_options import AddedOptions, value_of
 from fastscribe.cli.run_part import ExportPart, RunPart, Stored
+from fastscribe.cli.terminal import say
 from fastscribe.config import CHANNELS, OutputStyle, SpeakerNames
 from fastscribe.errors import ManifestError, UsageError
 from fastscribe.speakers.command import after_run
@@ -23,6 +24,7 @@ from fastscribe.types import Failure, Transcript
 if TYPE_CHECKING:
     from fastscribe.cli.run_part import TranscribeJob
     from fastscribe.pipeline.stats import RunStats
+    from fastscribe.results.formats.speaker_names import NamesOfNobody
 
 _audio_option, _output_option = options_in("Audio"), options_in("Output")
 _MODEL = "nvidia/diar_streaming_sortformer_4spk-v2.1"
@@ -62,6 +64,7 @@ class SpeakersPart(RunPart):
     def __init__(self, names: SpeakerNames | None, **fields: Any) -> None:
         super().__init__(speaker_names=None if names is None else names.in_order or None, **fields)
         self._lone, self._names = LoneSpeakers(), names
+        self._nobody = None if names is None else _of_nobody(names)
 
     def styled(self, style: OutputStyle) -> OutputStyle:
         """Return the style with the names that files of earlier results get too."""
@@ -71,6 +74,8 @@ class SpeakersPart(RunPart):
         """Count a dialogue of one speaker."""
         if self.fields["speakers"] == CHANNELS:
             self._lone.count(written)
+        if self._nobody is not None:
+            self._nobody.look_at([written])
 
     @property
     def lines(self) -> list[str]:
@@ -78,11 +83,17 @@ class SpeakersPart(RunPart):
         return self._lone.lines
 
     def finished(self, job: TranscribeJob, stats: RunStats, quiet: bool) -> int:
-        """Find the persons of a finished run with voice prints. Return 1 if that failed."""
-        folder = job.target.directory
-        if job.options.voices is None or folder is None or job.target.shard.count > 1:
+        """Say which names nobody has, and find the persons of a finished run with voice prints. Return 1 if that failed."""
+        if job.output.shard.count > 1:  # others have the rest of the recordings
             return 0
-
+        folder = job.output.directory
+        if self._nobody is not None and (folder is not None or not stats.skipped):
+            if folder is not None and stats.skipped:
+                self._nobody.look_at(_stored_in(folder))
+            for line in self._nobody.lines:
+                say(line)
+        if job.options.voices is None or folder is None:
+            return 0
         return int(not after_run(folder, quiet))
 
 
@@ -182,15 +193,46 @@ def _names_of(given: str) -> SpeakerNames:
     return SpeakerNames(in_order)
 
 
+def _of_nobody(names: SpeakerNames) -> NamesOfNobody:
+    from fastscribe.results.formats.speaker_names import NamesOfNobody
+
+    return NamesOfNobody(names)
+
+
+def _stored_in(folder: Path) -> Iterator[Transcript | Failure]:
+    from fastscribe.results.export import stored_results
+    from fastscribe.results.rows import read_rows
+
+    for stored in stored_results(read_rows([str(folder)])):
+        if not isinstance(stored, ManifestError):
+            yield stored[0]
+
+
 class SpeakerNamesPart(ExportPart):
-    """Names the speakers in files; the rows keep their labels."""
+    """Names the speakers in files, and says which names nobody has; the rows keep their labels."""
 
     def __init__(self, names: SpeakerNames) -> None:
-        self._names = names
+        self._names, self._nobody = names, _of_nobody(names)
 
     def styled(self, style: OutputStyle) -> OutputStyle:
         """Return the style with the names."""
         return replace(style, speaker_names=self._names)
+
+    def changed(self, results: Iterable[Stored | ManifestError]) -> Iterable[Stored | ManifestError]:
+        """Yield the results as they are, and look who speaks in them."""
+        for stored in results:
+            if not isinstance(stored, ManifestError):
+                self._nobody.look_at([stored[0]])
+            yield stored
+
+    def made_in(self, folder: Path) -> None:
+        """Look who speaks in the results of a folder."""
+        self._nobody.look_at(_stored_in(folder))
+
+    @property
+    def lines(self) -> Sequence[str]:
+        """A line about names that nobody has."""
+        return self._nobody.lines
 
 
 class SpeakerMapPart(ExportPart):

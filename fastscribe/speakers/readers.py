@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from fastscribe.checkpoint.formats import CONFIG_NAME
 from fastscribe.checkpoint.reader import read_config_json
+from fastscribe.checkpoint.value import CONFIG_NAME
 from fastscribe.config import CHANNELS, ModelConfig, Options, streaming_text
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint, UsageError
 from fastscribe.speakers import hf_sortformer, nemo_sortformer

@@ -43,12 +43,10 @@ class TurnPlanner:
     options: Options
     max_held_s: float
 
-    def plan(
-        self, utterances: Sequence[Utterance], budget: Budget, batch_size: int | None
-    ) -> Iterator[tuple[Utterance, ...]]:
+    def plan(self, utterances: Sequence[Utterance], budget: Budget) -> Iterator[tuple[Utterance, ...]]:
         """Yield batches. A speaker cache makes long recordings cost the same, but a batch holds their padded samples."""
         for group in batching.padded_within(utterances, lambda one: one.duration_s, self.max_held_s / 2):
-            yield from batching.plan(group, self._num_frames, self._budget(budget), batch_size)
+            yield from batching.plan(group, self._num_frames, self._budget(budget))
 
     def _num_frames(self, utterance: Utterance) -> int:
         """Return the most frames that the speaker model sees of an utterance at once."""
@@ -74,10 +72,8 @@ class VoicePlanner:
     config: VoiceModelConfig
     sample_rate: int
 
-    def plan(
-        self, utterances: Sequence[Utterance], budget: Budget, batch_size: int | None
-    ) -> Iterator[tuple[Utterance, ...]]:
-        yield from batching.plan(utterances, self._num_frames, budget, batch_size)
+    def plan(self, utterances: Sequence[Utterance], budget: Budget) -> Iterator[tuple[Utterance, ...]]:
+        yield from batching.plan(utterances, self._num_frames, budget)
 
     def _num_frames(self, utterance: Utterance) -> int:
         return self.config.num_frames(round(utterance.duration_s * self.sample_rate))

@@ -1,24 +1,19 @@
 """Text to tokens with a checkpoint's own tokenizer: SentencePiece with its normalisation rules, tokenizer.json or characters.
 
 Forced alignment and phrases to boost use it: decoding uses text/tokenizer.py, and training normalises text in
-training/bpe.py. A SentencePiece model stores its rules as a compiled table. SentencePiece never gets that table, because its
-older versions read out of bounds on malicious ones; the lookup here checks every index.
+training/bpe.py.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fastscribe.text.piece_encoder import ByteLevelEncoder, piece_encoder
-from fastscribe.text.tokenizer import UNKNOWN_TEXT, WORD_MARK, Tokenizer, normalization_rules
+from fastscribe.text.tokenizer import UNKNOWN_TEXT, WORD_MARK, Tokenizer, sentencepiece_processor
 
 _UNKNOWN_MARK = UNKNOWN_TEXT.strip()
-# Bits of a Darts unit: label (a byte, and a bit that marks a value), "has a value" flag, value.
-_LABEL, _HAS_VALUE, _VALUE = 0x8000_00FF, 1 << 8, 0x7FFF_FFFF
-_NO_UNIT = 0x8000_0000  # matches no byte
 
 
 class EncodedWord(NamedTuple):
@@ -94,20 +89,14 @@ def _characters(tokenizer: Tokenizer) -> WordEncoder:
 
 class _SentencePieceEncoder:
     def __init__(self, tokenizer: Tokenizer) -> None:
-        import sentencepiece
-
-        table, without_table = normalization_rules(tokenizer.files["tokenizer.model"])
-        self._rules = NormalizationTable(table) if table else None
-        self._processor: Any = sentencepiece.SentencePieceProcessor()
         try:
-            self._processor.LoadFromSerializedProto(without_table)
+            self._processor = sentencepiece_processor(tokenizer.files["tokenizer.model"])
         except RuntimeError as error:
             raise ValueError("its tokenizer is not a SentencePiece model") from error
         self._unknown_id = self._processor.unk_id()
 
     def all_ids(self, words: Sequence[str]) -> list[tuple[int, ...]]:
-        normalized = [self._rules.normalize(word) for word in words] if self._rules else list(words)
-        found = [tuple(ids) for ids in self._processor.Encode(normalized, num_threads=1)]
+        found = [tuple(ids) for ids in self._processor.Encode(list(words), num_threads=1)]
         return [self(word).ids if _UNKNOWN_MARK in word else ids for word, ids in zip(words, found, strict=True)]
 
     def __call__(self, word: str) -> EncodedWord:
@@ -117,63 +106,6 @@ class _SentencePieceEncoder:
             if index:  # the decoder's mark for an unknown token
                 ids.append(self._unknown_id)
                 texts.append(_UNKNOWN_MARK)
-            normalized = self._rules.normalize(part) if self._rules else part
-            ids += self._processor.EncodeAsIds(normalized)
-            texts += self._processor.EncodeAsPieces(normalized)
+            ids += self._processor.EncodeAsIds(part)
+            texts += self._processor.EncodeAsPieces(part)
         return EncodedWord(tuple(ids), tuple(texts))
-
-
-class NormalizationTable:
-    """SentencePiece's `precompiled_charsmap`: a trie of byte strings (a Darts double array) and their replacements.
-
-    Layout: size of the trie in bytes (uint32), trie (uint32 units), and replacements that each end in a zero byte.
-    """
-
-    def __init__(self, table: bytes) -> None:
-        """Parse a table. Raises ValueError if it is damaged."""
-        if len(table) < 4:
-            raise ValueError("its tokenizer's normalisation table is damaged")
-        (size,) = struct.unpack_from("<I", table)
-        if size % 4 or size > len(table) - 4:
-            raise ValueError("its tokenizer's normalisation table is damaged")
-        self._units = struct.unpack_from(f"<{size // 4}I", table, 4)
-        self._replacements = table[4 + size :]
-
-    def normalize(self, text: str) -> str:
-        """Replace the longest matching strings of the table, from left to right."""
-        content, done, position = text.encode(), bytearray(), 0
-        while position < len(content):
-            length, replacement = self._longest(content, position)
-            if length == 0:  # one character stays as it is
-                length = _utf8_length(content[position])
-                replacement = content[position : position + length]
-            done += replacement
-            position += length
-        return done.decode("utf-8", "replace")
-
-    def _longest(self, content: bytes, start: int) -> tuple[int, bytes]:
-        """Return length and replacement of the longest match at `start`; (0, b"") without a match."""
-        length, found = 0, b""
-        unit_index = _offset(self._unit(0))
-        for position in range(start, len(content)):
-            unit_index ^= content[position]
-            unit = self._unit(unit_index)
-            if unit & _LABEL != content[position]:
-                break
-            unit_index ^= _offset(unit)
-            if unit & _HAS_VALUE:
-                begin = self._unit(unit_index) & _VALUE
-                end = self._replacements.find(b"\0", begin)
-                length, found = position + 1 - start, self._replacements[begin : None if end < 0 else end]
-        return length, found
-
-    def _unit(self, unit_index: int) -> int:
-        return self._units[unit_index] if unit_index < len(self._units) else _NO_UNIT
-
-
-def _offset(unit: int) -> int:
-    return (unit >> 10) << ((unit & 0x200) >> 6)
-
-
-def _utf8_length(first_byte: int) -> int:
-    return 1 if first_byte < 0xC0 else 2 if first_byte < 0xE0 else 3 if first_byte < 0xF0 else 4

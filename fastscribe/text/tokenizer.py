@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fastscribe._system.safe_open import safe_read
+from fastscribe.config import MAX_PIECES
 from fastscribe.text.joining import join_texts
 
 MAX_TOKENIZER_BYTES = 16 << 20  # of a tokenizer file; the largest vocabularies take a quarter
-MAX_PIECES = 1 << 16  # of a vocabulary; NeMo's have up to 16,384, and logits take memory for each piece
 WORD_MARK = "▁"  # SentencePiece's leading space of a word
 UNKNOWN_TEXT = " ⁇ "  # SentencePiece's text of <unk>
 _TOO_MANY = f"more than {MAX_PIECES:,} pieces"
@@ -266,13 +266,10 @@ def from_sentencepiece(model: bytes) -> Tokenizer:
         RuntimeError: sentencepiece cannot read the model.
         ValueError: the content is damaged.
     """
-    import sentencepiece
-
-    processor = sentencepiece.SentencePieceProcessor()
-    processor.LoadFromSerializedProto(strip_normalizer(model))
+    adds_space = bool(_value(model, _NORMALIZER, _ADD_DUMMY_PREFIX, True))
+    removes_spaces = bool(_value(model, _NORMALIZER, _REMOVE_EXTRA_WHITESPACES, True))
+    processor = sentencepiece_processor(model)
     ids = range(processor.GetPieceSize())
-    adds_space = _normalizer_flag(model, _ADD_DUMMY_PREFIX)
-    removes_spaces = _normalizer_flag(model, _REMOVE_EXTRA_WHITESPACES)
     return Tokenizer(
         pieces=tuple(processor.IdToPiece(i) for i in ids),
         kind="subword",
@@ -285,53 +282,33 @@ def from_sentencepiece(model: bytes) -> Tokenizer:
     )
 
 
-def strip_normalizer(model: bytes) -> bytes:
-    """Return the model (a protobuf message) without normalisation tables and self-tests.
+def sentencepiece_processor(model: bytes) -> Any:
+    """Load a SentencePiece model, whose normalisation table the library checks. Raises RuntimeError if it is damaged."""
+    import sentencepiece
 
-    Both only matter for encoding, but sentencepiece runs the self-tests on the tables when it loads a model, and its older
-    versions read out of bounds on malicious tables. Raises ValueError if the content is damaged.
-    """
+    processor = sentencepiece.SentencePieceProcessor()
+    processor.LoadFromSerializedProto(model)
+    return processor
+
+
+def strip_normalizer(model: bytes) -> bytes:
+    """Return a SentencePiece model that normalises nothing. Raises ValueError if the content is damaged."""
     return b"".join(model[start:end] for part, start, _, end in _parts(model) if part in _PIECES_AND_TRAINING)
 
 
-def normalization_rules(model: bytes) -> tuple[bytes, bytes]:
-    """Split a model into its table of normalisation rules (empty for none) and the model without it.
-
-    The normaliser's flags, which control spaces, stay in the model. Raises ValueError if the content is damaged.
-    """
-    table, without = b"", strip_normalizer(model)
-    for part, _, begin, end in _parts(model):
-        if part != _NORMALIZER:
-            continue
-        flags, position = b"", begin
-        while position < end:
-            start = position
-            tag, position = _varint(model, position)
-            value, position = _varint(model, position)
-            if tag & 7 == _LENGTH_DELIMITED:
-                content = model[position : position + value]
-                position += value
-                table = content if tag >> 3 == _PRECOMPILED_TABLE else table
-            elif tag & 7 == 0:
-                flags += model[start:position]
-            else:
-                raise ValueError("damaged, or something else")
-        without += bytes([_NORMALIZER << 3 | _LENGTH_DELIMITED, len(flags)]) + flags if len(flags) < 0x80 else b""
-    return table, without
+def normalization_table(model: bytes) -> bytes:
+    """Return the compiled normalisation rules of a SentencePiece model; empty for none. Raises ValueError."""
+    table: bytes = _value(model, _NORMALIZER, _PRECOMPILED_TABLE, b"")
+    return table
 
 
 def is_bpe(model: bytes) -> bool:
     """Return True if a SentencePiece model joins pairs (BPE), and False if it is a unigram model, the default."""
-    return _number(model, _TRAINING, _MODEL_TYPE, _UNIGRAM) == _BPE
+    return bool(_value(model, _TRAINING, _MODEL_TYPE, _UNIGRAM) == _BPE)
 
 
-def _normalizer_flag(model: bytes, flag: int) -> bool:
-    """Return a flag of the normaliser; flags are on by default."""
-    return bool(_number(model, _NORMALIZER, flag, True))
-
-
-def _number(model: bytes, part: int, field_number: int, default: int) -> int:
-    """Return a whole number in a part of the message. Raises ValueError if the content is damaged."""
+def _value(model: bytes, part: int, field_number: int, default: Any) -> Any:
+    """Return a whole number or bytes in a part of the message. Raises ValueError if the content is damaged."""
     for found, _, begin, end in _parts(model):
         position = begin
         while found == part and position < end:
@@ -341,10 +318,11 @@ def _number(model: bytes, part: int, field_number: int, default: int) -> int:
             if tag & 7 in _FIXED_BYTES:
                 position += _FIXED_BYTES[tag & 7]
                 continue
-            value, position = _varint(model, position)
-            if tag == field_number << 3:
-                return value
-            position += value if tag & 7 == _LENGTH_DELIMITED else 0
+            number, position = _varint(model, position)
+            is_bytes = tag & 7 == _LENGTH_DELIMITED
+            if tag >> 3 == field_number:
+                return model[position : position + number] if is_bytes else number
+            position += number if is_bytes else 0
     return default
 
 

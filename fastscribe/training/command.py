@@ -23,7 +23,7 @@ from fastscribe.cli.job import check_output_dir
 from fastscribe.cli.terminal import filter_mpg123_messages, say
 from fastscribe.config import TrainDtypeChoice
 from fastscribe.errors import UsageError
-from fastscribe.families.indic.language_heads import of_language
+from fastscribe.families.indic import of_language
 from fastscribe.training.recipe import default_recipe, read_recipe
 from fastscribe.training.scoring import METRIC_NAMES
 from fastscribe.training.trackers import check_installed as check_trackers

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from fastscribe.checkpoint.formats import LANGUAGE_MODEL_FILE
+from fastscribe.checkpoint.native import LANGUAGE_MODEL_FILE
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.context import language_model
 from fastscribe.context.language_model import Fusion, LanguageModel

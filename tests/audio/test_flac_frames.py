@@ -20,8 +20,8 @@ from fastscribe.audio.flac import (
     ends_at,
     flac_ends_at,
     frame_header,
+    plain_header,
 )
-from fastscribe.audio.plain_header import plain_header
 from fastscribe.audio.probe import probe
 from fastscribe.errors import AudioError
 from fastscribe.types import Source
@@ -128,7 +128,7 @@ def test_joined_files_with_one_header(tmp_path, channels, seconds):
         noise = np.random.default_rng(number).normal(0, 0.1, (length_s * RATE, 1))
         soundfile.write(path, np.hstack([noise] * channels), RATE)
         content = path.read_bytes()
-        assert plain_header(io.BytesIO(content), len(content)) is not None
+        assert plain_header(content, io.BytesIO(content), len(content)) is not None
         parts.append(content if number == 0 else content[after_blocks(content, 4) :])
     assert "several in one" in problem(path, b"".join(parts))
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from fastscribe.audio import sound_file_cache
+from fastscribe.audio import sound as sounds
 from fastscribe.audio.media import EncodedBytes, FileObject
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import read
@@ -134,13 +134,13 @@ def test_closed_file_object_and_cut_bytes(recordings):
 
 def test_held_data_leave_the_cache(recordings, monkeypatch):
     monkeypatch.setattr("fastscribe.audio.read.MIN_CACHED_S", 0.1)
-    sound_file_cache._idle.clear()
+    sounds._idle.clear()
     content = (recordings / "a.mp3").read_bytes()
     done, other = EncodedBytes(content, "a"), EncodedBytes(content, "a")
     for file in (str(recordings / "a.mp3"), done, other):
         read(probed("a", file), RATE, RATE, sample_rate=RATE)
-    assert len(sound_file_cache._idle) == 3
-    sound_file_cache.close_held(done)
-    assert [key[0] for key, _ in sound_file_cache._idle] == [str(recordings / "a.mp3"), other]
-    sound_file_cache.close_held()
-    assert [key[0] for key, _ in sound_file_cache._idle] == [str(recordings / "a.mp3")]
+    assert len(sounds._idle) == 3
+    sounds.close_held(done)
+    assert [key[0] for key, _ in sounds._idle] == [str(recordings / "a.mp3"), other]
+    sounds.close_held()
+    assert [key[0] for key, _ in sounds._idle] == [str(recordings / "a.mp3")]

@@ -16,7 +16,7 @@ import soundfile
 from fastscribe.audio import probe as probe_module
 from fastscribe.audio.formats import AUDIO_EXTENSIONS, FORMATS, UNSUPPORTED_SUBTYPES
 from fastscribe.audio.mp3_header import RESYNC_BYTES, mp3_length_s
-from fastscribe.audio.ogg import checksum, ogg_end
+from fastscribe.audio.ogg import checksum, examine
 from fastscribe.audio.probe import planned, probe
 from fastscribe.audio.read import read
 from fastscribe.audio.unusual_header import JOINED
@@ -104,7 +104,7 @@ def test_pipe_does_not_block(tmp_path):
 
 
 def test_permission_denied_by_the_system(tmp_path, monkeypatch):
-    def refuse(path, num_bytes):
+    def refuse(head, file, num_bytes):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(probe_module, "plain_header", refuse)
@@ -497,23 +497,24 @@ def page(flags: int, serial: int, payload: bytes = b"x" * 200) -> bytes:
     return struct.pack("<4sBBQIIIBB", b"OggS", 0, flags, 0, serial, 0, 0, 1, len(payload)) + payload
 
 
-def test_ogg_pages(tmp_path):
-    path = tmp_path / "a.ogg"
-
-    def end(content: bytes) -> tuple[bool, bool] | None:
-        path.write_bytes(content)
-        found = ogg_end(io.BytesIO(path.read_bytes()), path.stat().st_size)
-        return found and (found.complete, found.chained)
+def test_ogg_pages():
+    def problem_of(content: bytes) -> str | None:
+        found = examine(content)
+        return found and found.problem
 
     one = page(2, 7) + 1000 * page(0, 7)
-    assert end(one + page(4, 7)) == (True, False)
-    assert end(one) == (True, False)  # as Android writes it
-    assert end(one + page(4, 7) + b"TAG" + bytes(125)) == (True, False)
-    assert end(page(2, 8) + one + page(4, 8)) == (True, False)  # interleaved
-    assert end(one + page(2, 8) + page(4, 8)) == (True, True)
-    assert end(one + page(4, 7)[:20]) == end(one + page(4, 7)[:100]) == (False, False)
-    assert end(one + page(4, 7, b"OggS\1" * 40)) == (True, False)
-    assert end(b"RIFF" + one) is None
+    for whole in (
+        one + page(4, 7),
+        one,  # as Android writes it
+        one + page(4, 7) + b"TAG" + bytes(125),
+        page(2, 8) + one + page(4, 8),  # interleaved
+        one + page(4, 7, b"OggS\1" * 40),
+    ):
+        assert problem_of(whole) == "damaged: its first or last Ogg pages are not whole"  # they have no checksums
+    assert "several recordings in one" in problem_of(one + page(2, 8) + page(4, 8))
+    for cut in (one + page(4, 7)[:20], one + page(4, 7)[:100]):
+        assert problem_of(cut) == "truncated: ends in the middle of an Ogg page"
+    assert examine(b"RIFF" * 10) is None
 
 
 # The header has no length; the file's structure is examined instead (flac.py, ogg.py ..).

@@ -62,6 +62,13 @@ def test_lists_and_command_lines_have_other_spellings(tmp_path: Path, name: str)
     assert hint("sub\\gone.flac").endswith("nothing has the name sub/gone.flac either") and hint("gone.flac") == ""
 
 
+@pytest.mark.posix
+def test_quotes_around_a_path_of_a_list_are_none_of_it(tmp_path: Path) -> None:
+    touch(tmp_path, "a b.flac", '"c.flac"')
+    (tmp_path / "list.txt").write_bytes(b'\xef\xbb\xbf"a b.flac"\r\n\'a b.flac\' \r\n"c.flac"\r\n')
+    assert [found.path for found in expand([str(tmp_path / "list.txt")])] == ["a b.flac", "a b.flac", '"c.flac"']
+
+
 def test_a_table_of_excels_states_its_delimiter(tmp_path: Path) -> None:
     touch(tmp_path, "a b.flac")
     path = tmp_path / "excel.csv"
@@ -88,15 +95,15 @@ def test_a_folder_that_is_there_is_no_pattern(tmp_path: Path, folder: str) -> No
 
 def test_what_is_no_recording_yet_or_by_its_text_is_left_out(tmp_path: Path) -> None:
     recording = next(AUDIO.glob("01_*.flac")).read_bytes()
-    for name in ("a.flac", "b.mp3.part", "c.crdownload", "d.flac.!qB", "e.ytdl"):
+    for name in ("a.flac", "b.mp3.PART", "c.crdownload", "d.flac.!qB", "e.ytdl", "f.webm.part-Frag3"):
         (tmp_path / name).write_bytes(recording)
     for name in ("index.ts", "x.mts", "notes.au"):
         (tmp_path / name).write_text("export const x: number = 1;\n" * 9)
     left_out = Counter[str]()
     assert [found.id for found in expand([str(tmp_path)], left_out=left_out)] == ["a.flac"]
-    assert left_out_line(left_out) == "7 files left out: unfinished downloads 4, .au 1, .mts 1, .ts 1"
-    assert left_out_line(left_out, is_quiet=True) == "4 files left out: unfinished downloads 4"
-    assert ids(tmp_path / "b.mp3.part") == ["b.mp3.part"]
+    assert left_out_line(left_out) == "8 files left out: unfinished downloads 5, .au 1, .mts 1, .ts 1"
+    assert left_out_line(left_out, is_quiet=True) == "5 files left out: unfinished downloads 5"
+    assert ids(tmp_path / "b.mp3.PART") == ["b.mp3.PART"]
 
 
 @pytest.mark.posix

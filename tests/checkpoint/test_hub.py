@@ -29,8 +29,8 @@ from typer.testing import CliRunner
 
 from fastscribe import Transcriber, Transcript
 from fastscribe.checkpoint import hub as hub_module
-from fastscribe.checkpoint.formats import LANGUAGE_MODEL_FILE as LANGUAGE_MODEL
 from fastscribe.checkpoint.hub_name import HubName
+from fastscribe.checkpoint.native import LANGUAGE_MODEL_FILE as LANGUAGE_MODEL
 from fastscribe.cli import app
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 from fastscribe.results.fingerprint import model_digest

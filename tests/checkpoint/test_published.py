@@ -22,9 +22,10 @@ from fastscribe.checkpoint.lazy_weights import TensorSource, check_shapes
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.config import Options
 from fastscribe.errors import UnsupportedCheckpoint
-from fastscribe.families.indic.language_heads import of_language
+from fastscribe.families.indic import of_language
 from fastscribe.families.model import build_model
 from fastscribe.families.parameter_shapes import parameter_shapes
+from fastscribe.families.registry import reader_of
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.types import AudioInfo, Utterance
 from tests.conftest import AUDIO, MODELS, ROOT, SHARED, waveform
@@ -324,9 +325,6 @@ def test_published_streaming_folder(tmp_path: Path) -> None:
     header = json.loads((folder / "safetensors_header.json").read_text(encoding="utf-8"))
     theirs = {name: tuple(value["shape"]) for name, value in header.items() if name != "__metadata__"}
     sources = {name: TensorSource("float32", shape, lambda: torch.empty(0)) for name, shape in theirs.items()}
-    ours = {
-        name: source.shape
-        for name, source in huggingface.our_names(sources, {"model_type": "nemotron3_5_asr"}, found).items()
-    }
+    ours = {name: source.shape for name, source in reader_of("nemotron3_5_asr").our_names(sources, found).items()}
     assert ours == parameter_shapes(found)
     assert found.encoder.language_prompt is not None and found.encoder.language_prompt.languages["no"] == 27

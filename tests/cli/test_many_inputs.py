@@ -18,11 +18,11 @@ from fastscribe.audio.inputs import expand
 from fastscribe.audio.repeats import Repeats
 from fastscribe.cli import listing, run
 from fastscribe.cli.listing import Listing
-from fastscribe.cli.run_part import OutputTarget, TranscribeJob
+from fastscribe.cli.run_part import TranscribeJob
 from fastscribe.config import Options, OutputStyle
 from fastscribe.errors import UsageError
 from fastscribe.ray.options import RayPart
-from fastscribe.results.shards import UNSHARDED
+from fastscribe.results.outputs import OutputRun
 from fastscribe.transcriber import Transcriber
 from tests.conftest import AUDIO, MODELS
 from tests.helpers.warm_process import WARM
@@ -43,13 +43,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def job(*inputs: object, device: str = "auto", options: Options | None = None) -> TranscribeJob:
-    target = OutputTarget(Path("out"), None, UNSHARDED, False, False, False)
+    output = OutputRun(OutputStyle(), {}, inputs=[str(one) for one in inputs], place=Path("out"))
     chosen = Options() if options is None else options
-    return TranscribeJob([str(one) for one in inputs], "model", device, "auto", chosen, OutputStyle(), target, None)
+    return TranscribeJob("model", device, "auto", chosen, output, None)
 
 
 def helped_gpu(job: TranscribeJob) -> int | None:
-    return run._helped_gpu(job, Listing(job.inputs))
+    return run._helped_gpu(job, Listing(job.output.inputs))
 
 
 @pytest.mark.parametrize(("device", "gpu"), [("auto", 0), ("cuda", 0), ("cuda:1", 1), ("cuda:2", None), ("cpu", None)])

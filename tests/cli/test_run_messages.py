@@ -24,14 +24,14 @@ def test_quiet_hides_only_what_is_surely_no_audio(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(
-    ("target", "said"),
+    ("output", "said"),
     [
         ({"is_stdout": True}, "; with --output-dir the same command goes on where it stopped"),
         ({"is_stdout": False, "overwrite": False}, " and kept, and the same command goes on from there"),
         ({"is_stdout": False, "overwrite": True}, " and kept, and without --overwrite the command goes on from there"),
     ],
 )
-def test_a_stopped_run_says_how_it_goes_on(target: dict[str, bool], said: str) -> None:
-    job: Any = SimpleNamespace(target=SimpleNamespace(**target))
+def test_a_stopped_run_says_how_it_goes_on(output: dict[str, bool], said: str) -> None:
+    job: Any = SimpleNamespace(output=SimpleNamespace(**output))
     assert stopped_hint(job, Progress(files=12, skipped=1000), 4000) == f"1,012 of 4,000 files are done{said}"
     assert stopped_hint(job, Progress(files=12), None).startswith("12 files are done")

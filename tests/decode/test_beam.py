@@ -11,7 +11,7 @@ from fastscribe.context.language_model import Fusion, LanguageModel, LazyTables,
 from fastscribe.decode import batched_beam
 from fastscribe.decode.batched_beam import BeamDecoder
 from fastscribe.decode.label_looping import Network
-from fastscribe.families.blocks.transducer import Transducer
+from fastscribe.families.blocks.transducer import FastPredictor, Transducer
 from fastscribe.types import Frames, Hypothesis
 from scripts.default_model.ngrams import counted
 from tests.decode.test_label_looping import DURATIONS, one_thread, random_frames, steps, tiny_transducer  # noqa: F401
@@ -81,6 +81,21 @@ def test_row_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = [steps(found) for found in decoded(transducer, frames, 3)]
     monkeypatch.setattr(batched_beam, "_MAX_ELEMENTS", 2 * 3 * 9)
     assert [steps(found) for found in decoded(transducer, frames, 3)] == expected
+
+
+def test_the_predictor_sees_few_numbers_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each number of rows has code and memory of its own in oneDNN, which a long run does not give back."""
+    sizes, step = set[int](), FastPredictor.step
+
+    def counted_step(self, labels_B, state_2LBH):
+        sizes.add(len(labels_B))
+        return step(self, labels_B, state_2LBH)
+
+    monkeypatch.setattr(FastPredictor, "step", counted_step)
+    batches = [9, 0, 4, 7, 1], [5], [12, 30, 31, 29, 28, 27, 31, 8]
+    for lengths in batches:
+        decoded(tiny_transducer(1, (0, 1, 2), 5, 1.0), random_frames(lengths), 6)
+    assert sizes - {6 * len(lengths) for lengths in batches} == {32, 64}  # but for the first step, of all beams
 
 
 def random_language_model(transducer: Transducer) -> Tables:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from fastscribe._system import remote
+
+_LARGE = 1 << 18  # bytes of an object whose writing takes a while
 
 
 class StoreContract:
@@ -22,6 +25,8 @@ class StoreContract:
         assert remote.read_object(url) == remote.Content(b"hello", 5, version)
         assert remote.read_object(url, 1, 3).data == b"ell"
         assert remote.read_object(url, 3, 100).data == b"lo"
+        remote.write_object(url, b"")
+        assert remote.read_object(url).data == b"" and remote.stat_object(url).size == 0
         remote.delete_object(url)
         remote.delete_object(url)
         for ask in (remote.stat_object, remote.read_object):
@@ -48,6 +53,31 @@ class StoreContract:
         with pytest.raises(remote.RemoteConflict):
             remote.write_object(url, b"3", if_version=first)
         assert remote.read_object(url) == remote.Content(b"2", 1, second)
+        remote.delete_object(url)
+
+    def test_one_of_several_writers_creates_an_object(self, folder: str) -> None:
+        def create(content: bytes) -> bytes | None:
+            try:
+                remote.write_object(f"{folder}/created", content, if_version="")
+            except remote.RemoteConflict:
+                return None
+            return content
+
+        with ThreadPoolExecutor(4) as threads:
+            created = [one for one in threads.map(create, [b"1", b"2", b"3", b"4"]) if one is not None]
+        assert created == [remote.read_object(f"{folder}/created").data]
+        remote.delete_object(f"{folder}/created")
+
+    def test_a_reader_sees_an_object_before_a_write_or_after_it(self, folder: str) -> None:
+        url, letters = f"{folder}/rewritten", [b"a", b"b"] * 5
+        remote.write_object(url, b"b" * _LARGE)
+        with ThreadPoolExecutor(1) as thread:
+            writes = thread.submit(lambda: [remote.write_object(url, one * _LARGE) for one in letters])
+            seen = [remote.read_object(url).data]
+            while not writes.done():
+                seen.append(remote.read_object(url).data)
+        assert writes.result() and {(len(one), len(set(one))) for one in seen} == {(_LARGE, 1)}
+        assert [one.url for one in remote.list_objects(folder)] == [url]  # what a write needs meanwhile is no object
         remote.delete_object(url)
 
     def test_upload(self, folder: str, tmp_path: Path) -> None:

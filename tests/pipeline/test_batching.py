@@ -10,26 +10,32 @@ from fastscribe.pipeline.batching import Budget, in_turn, padded_within, plan
 
 lengths = st.lists(st.integers(1, 500), max_size=200)
 bends = st.one_of(st.just(math.inf), st.floats(1, 1000))
-budgets = st.builds(Budget, st.one_of(st.just(math.inf), st.floats(1, 3000)), bends)
+rows = st.one_of(st.just(math.inf), st.integers(1, 50))
+budgets = st.builds(
+    Budget,
+    st.one_of(st.just(math.inf), st.floats(1, 3000)),
+    bends,
+    max_rows=rows,
+)
 
 
-@given(lengths, budgets, st.one_of(st.none(), st.integers(1, 50)))
-def test_batches_hold_each_utterance_once_within_budget(frames, budget, batch_size) -> None:
+@given(lengths, budgets)
+def test_batches_hold_each_utterance_once_within_budget(frames, budget) -> None:
     items = list(enumerate(frames))
-    batches = list(plan(items, lambda item: item[1], budget, batch_size))
+    batches = list(plan(items, lambda item: item[1], budget))
     flat = [item for batch in batches for item in batch]
     assert sorted(flat) == items
     assert flat == sorted(items, key=lambda item: -item[1])  # stable: equal lengths keep their order
     for batch in batches:
         assert batch
-        assert batch_size is None or len(batch) <= batch_size
+        assert len(batch) <= budget.max_rows
         assert len(batch) == 1 or budget.cost(len(batch), batch[0][1]) <= budget.frames
 
 
 @given(lengths, st.integers(1, 50))
-def test_batch_size_alone_fills_every_batch(frames, batch_size) -> None:
-    sizes = [len(batch) for batch in plan(frames, lambda n: n, Budget(math.inf), batch_size)]
-    assert all(size == batch_size for size in sizes[:-1])
+def test_rows_alone_fill_every_batch(frames, most) -> None:
+    sizes = [len(batch) for batch in plan(frames, lambda n: n, Budget(math.inf, max_rows=most))]
+    assert all(size == most for size in sizes[:-1])
 
 
 @given(lengths, st.integers(1, 1000))
@@ -47,7 +53,7 @@ def test_padding_is_a_few_per_cent() -> None:
     many = [max(8, int(12.5 * draw.lognormvariate(1.8, 0.7))) for _ in range(4000)]
     few = [6, 13, 16, 25, 25, 33, 40, 44, 47, 50, 52, 58, 62, 66, 70, 71, 80, 97, 300]
     for frames, most in ((many, 0.03), (few, 0.25)):
-        batches = list(plan(frames, lambda n: n, Budget(1600), None))
+        batches = list(plan(frames, lambda n: n, Budget(1600)))
         padded = sum(len(batch) * batch[0] for batch in batches)
         assert 1 - sum(frames) / padded < most
 
@@ -55,12 +61,12 @@ def test_padding_is_a_few_per_cent() -> None:
 def test_batches_are_fuller_where_padding_costs_little() -> None:
     frames = [63, 60, 55, 50, 48, 44, 40, 36, 33, 30, 28, 25, 20, 15, 12]
     sizes = [
-        [len(batch) for batch in plan(frames, lambda n: n, Budget(700, max_padding=share), None)]
+        [len(batch) for batch in plan(frames, lambda n: n, Budget(700, max_padding=share))]
         for share in (0.05, 0.3, 1.0)
     ]
     assert [len(one) for one in sizes] == sorted((len(one) for one in sizes), reverse=True)
     assert len(sizes[1]) < len(sizes[0])
-    for batch in plan(frames, lambda n: n, Budget(700, max_padding=0.3), None):
+    for batch in plan(frames, lambda n: n, Budget(700, max_padding=0.3)):
         is_filled = len(batch) * batch[0] > 0.25 * 700 + batch[0]
         assert not is_filled or sum(batch) >= 0.7 * len(batch) * batch[0]
 
@@ -68,13 +74,13 @@ def test_batches_are_fuller_where_padding_costs_little() -> None:
 def test_quadratic_cost_counts_for_long_rows() -> None:
     budget = Budget(1000, quadratic_at_frames=100)
     assert budget.cost(2, 100) == 2 * 100 * 2
-    assert [len(batch) for batch in plan([100] * 10, lambda n: n, budget, None)] == [5, 5]
-    assert [len(batch) for batch in plan([10] * 90, lambda n: n, budget, None)] == [90]
+    assert [len(batch) for batch in plan([100] * 10, lambda n: n, budget)] == [5, 5]
+    assert [len(batch) for batch in plan([10] * 90, lambda n: n, budget)] == [90]
 
 
 def test_shrunk_budget_applies_to_the_next_batch() -> None:
     budget = Budget(1000)
-    batches = plan([100] * 30, lambda n: n, budget, None)
+    batches = plan([100] * 30, lambda n: n, budget)
     assert len(next(batches)) == 10
     budget.shrink(10, 100)
     assert len(next(batches)) == 7

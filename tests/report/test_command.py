@@ -64,10 +64,9 @@ def test_terminated_run(tmp_path: Path) -> None:
 
 
 def test_the_page_hides_secrets_of_the_error_and_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = SimpleNamespace(where="s3://key:pass5word@bucket/out", shard=Shard(0, 1))
-    job = SimpleNamespace(
-        options=Options(), target=target, style=SimpleNamespace(formats=["jsonl"]), devices=None, model="m"
-    )
+    style = SimpleNamespace(formats=["jsonl"])
+    output = SimpleNamespace(where="s3://key:pass5word@bucket/out", shard=Shard(0, 1), style=style)
+    job = SimpleNamespace(options=Options(), output=output, devices=None, model="m")
     executor = SimpleNamespace(facts=SimpleNamespace(decoder_name="tdt"), budget=Budget(1.0))
     transcriber: Any = SimpleNamespace(
         _executor=executor,

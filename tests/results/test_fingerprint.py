@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from fastscribe.checkpoint.formats import LANGUAGE_MODEL_FILE
+from fastscribe.checkpoint.native import LANGUAGE_MODEL_FILE
 from fastscribe.cli import app
 from fastscribe.config import Options, OutputStyle, SpeakerNames, SubtitleStyle
 from fastscribe.results import fingerprint as module

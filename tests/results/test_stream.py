@@ -16,8 +16,9 @@ from fastscribe.audio.inputs import expand
 from fastscribe.audio.repeats import Repeats
 from fastscribe.config import OutputStyle
 from fastscribe.errors import UsageError
+from fastscribe.results.formats.writers import SINGLE_FORMATS
 from fastscribe.results.outputs import OutputRun
-from fastscribe.results.stream import SINGLE_FORMATS, StreamOutput, check_inputs
+from fastscribe.results.stream import StreamOutput, check_inputs
 from fastscribe.types import Source, Transcript
 from tests.audio.test_inputs import touch, write_manifest
 from tests.results.test_output import failed, spoken

@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastscribe.checkpoint import native_writer
-from fastscribe.checkpoint.formats import LANGUAGE_MODEL_FILE
+from fastscribe.checkpoint.native import LANGUAGE_MODEL_FILE
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.context.language_model import Fusion
 from scripts.default_model import sentences, train_default_model

@@ -279,6 +279,35 @@ def test_other_names_need_no_decoding(folder: Path, tmp_path: Path) -> None:
     assert [row["speakers"] for row in stored if row["audio_filepath"].endswith("call.wav")] == [list(NAMES)]
 
 
+def test_names_of_nobody_are_said(folder: Path, tmp_path: Path) -> None:
+    """Of all results of a folder, whether they are of this run or of earlier ones; whoever has a name is not in the line."""
+    out, names = tmp_path / "out", tmp_path / "names.txt"
+    names.write_text("channel 2\tEva\nChannel 1\tKarl\nmono.wav\tchannel 2\tIda\nelse.wav\tchannel 1\tOtto\n")
+    given = ("transcribe", folder, "-m", MODEL, "-o", out, "--max-utterance-s", "8", "--speakers", "channels")
+    start = "--speaker-names: no speaker is found for"
+    there = "the labels in the results are channel 1, channel 2"
+    of_map = f"{start} Channel 1, mono.wav: channel 2, else.wav: channel 1; {there}"
+    of_list = f"{start} Cleo; {there}"
+    export = ("export", out, "-f", "txt", "--speaker-names")
+    for command, line in (
+        ((*given, "-f", "txt", "--speaker-names", names), of_map),
+        ((*given, "-f", "txt", "--speaker-names", names), of_map),
+        ((*export, names), of_map),
+        ((*export, "Anna,Berta"), None),
+        ((*export, "Anna,Berta,Cleo"), of_list),
+        ((*export, "Anna,Berta,Cleo", "-q", "-o", tmp_path / "elsewhere"), of_list),
+        (("export", out / "transcripts.jsonl", "-f", "jsonl", "--speaker-names", names), of_map),
+    ):
+        done = fastscribe(*command)
+        assert done.returncode == 0, done.stderr
+        said = [one for one in done.stderr.splitlines() if "--speaker-names" in one]
+        assert said == ([f"fastscribe: {line}"] if line else []), command
+    row = {"id": "a", "audio_filepath": "a.wav", "text": "", "duration": 1.0, "words": [], "segments": []}
+    (out / "plain.jsonl").write_text(json.dumps(row) + "\n")
+    done = fastscribe("export", out / "plain.jsonl", "-f", "txt", "--speaker-names", "Anna,Berta")
+    assert f"{start} Anna, Berta; no result has speakers" in done.stderr and done.returncode == 0
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [

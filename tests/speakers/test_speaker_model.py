@@ -31,7 +31,7 @@ from tests.helpers.processes import fastscribe
 from tests.speakers.test_sortformer import probabilities
 
 if TYPE_CHECKING:
-    from fastscribe.audio.sound_file_cache import OpenSound
+    from fastscribe.audio.sound import OpenSound
 
 RATE = 16_000
 MODEL = MODELS / "tdt_demo" / "model.nemo"

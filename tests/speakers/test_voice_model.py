@@ -103,7 +103,7 @@ def test_missing_weights_are_named(tmp_path: Path) -> None:
 def test_a_voice_model_is_named_as_what_it_is(tmp_path: Path) -> None:
     path = voices.write_nemo(tmp_path / "model.nemo", voices.config("titanet"))
     with pytest.raises(CheckpointError, match="give it to --voices"):
-        nemo.read_archive(path)
+        nemo.read(path)
 
 
 @pytest.mark.parametrize(("name", "family", "width"), [("titanet", "titanet", 64), ("ecapa", "ecapa_tdnn", 96)])

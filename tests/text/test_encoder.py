@@ -1,11 +1,10 @@
-"""The word encoder against SentencePiece and NeMo, and damaged normalisation tables."""
+"""The word encoder against SentencePiece and NeMo."""
 
 from __future__ import annotations
 
 import io
 import json
 import random
-import struct
 import unicodedata
 from functools import cache
 
@@ -13,8 +12,8 @@ import pytest
 import sentencepiece
 
 from fastscribe.alignment.script import Speller
-from fastscribe.text.encoder import NormalizationTable, WordEncoder
-from fastscribe.text.tokenizer import from_characters, from_huggingface, from_sentencepiece, normalization_rules
+from fastscribe.text.encoder import WordEncoder
+from fastscribe.text.tokenizer import from_characters, from_huggingface, from_sentencepiece
 from tests.conftest import DATA
 
 BYTE_LEVEL = json.loads((DATA / "tokenizers" / "byte_level.json").read_text(encoding="utf-8"))
@@ -86,25 +85,6 @@ def test_unknown_characters_are_blank() -> None:
 def test_unusable_tokenizers(tokenizer, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         WordEncoder.of(tokenizer)
-
-
-@pytest.mark.parametrize("table", [b"", b"\x00", struct.pack("<I", 400) + bytes(100), struct.pack("<I", 3) + bytes(9)])
-def test_short_table_refused(table: bytes) -> None:
-    with pytest.raises(ValueError, match="normalisation table is damaged"):
-        NormalizationTable(table)
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_random_table(seed: int) -> None:
-    rng = random.Random(seed)
-    table, _ = normalization_rules(model("nmt_nfkc"))
-    damaged = bytearray(table)
-    for _ in range(2000):
-        damaged[rng.randrange(4, len(damaged))] = rng.randrange(256)
-    made_up = [bytes(damaged), struct.pack("<I", 64) + rng.randbytes(64 + 16)]
-    for each in made_up:
-        rules = NormalizationTable(each)
-        assert all(isinstance(rules.normalize(word), str) for word in words(seed))
 
 
 def test_byte_level_bpe_equals_tokenizers() -> None:

@@ -11,8 +11,7 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult
@@ -34,6 +33,7 @@ def s3_options(url: SplitResult) -> dict[str, Any]:
     from botocore import UNSIGNED
     from botocore.client import Config
     from botocore.exceptions import BotoCoreError
+    from obstore.auth.boto3 import Boto3CredentialProvider
 
     try:
         session = boto3.Session()
@@ -57,7 +57,7 @@ def s3_options(url: SplitResult) -> dict[str, Any]:
         options |= {"endpoint": endpoint, "region": client.meta.region_name or "us-east-1"}
     if credentials is None:
         return options | {"skip_signature": True}
-    return options | {"credential_provider": _aws_provider(credentials)}
+    return options | {"credential_provider": Boto3CredentialProvider(session, ttl=_RENEW_AFTER)}
 
 
 def _bucket_region(client: Any, bucket: str) -> str:
@@ -71,19 +71,6 @@ def _bucket_region(client: Any, bucket: str) -> str:
     except BotoCoreError:  # the first request says what is wrong
         return default
     return str(answer["ResponseMetadata"]["HTTPHeaders"].get("x-amz-bucket-region", default))
-
-
-def _aws_provider(credentials: Any) -> Callable[[], dict[str, Any]]:
-    def provide() -> dict[str, Any]:
-        frozen = credentials.get_frozen_credentials()
-        return {
-            "access_key_id": frozen.access_key,
-            "secret_access_key": frozen.secret_key,
-            "token": frozen.token,
-            "expires_at": datetime.now(timezone.utc) + _RENEW_AFTER,
-        }
-
-    return provide
 
 
 def google_options(url: SplitResult) -> dict[str, Any]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
 from fastscribe._system.jit import runs_in_python
-from fastscribe.checkpoint.validate import Limits
-from fastscribe.config import AttentionConfigs, ChunkedAttention, ModelConfig, Size
+from fastscribe.config import AttentionConfigs, ChunkedAttention, ModelConfig, Size, Within
 from fastscribe.errors import UnsupportedCheckpoint
 from fastscribe.families.blocks.shapes import Shapes, batch_norm, joined, linear, norm, prefixed
 
@@ -23,28 +22,28 @@ MIN_WIDTH_OF_LOOPS = 512  # of an encoder whose layers are loops on a CPU (cpu_l
 class LanguagePromptConfig:
     """Layers after the encoder that tell it the language to write (Nemotron 3.5 ASR): a one-hot beside each frame."""
 
-    num_prompts: int  # length of the one-hot
-    hidden: int
+    num_prompts: Annotated[int, Within(1, 1 << 12)]  # length of the one-hot
+    hidden: Annotated[int, Within(1, 1 << 15)]
     languages: Mapping[str, int]  # index of each language in the one-hot, by the checkpoint's names
-    index: int  # of the language that the model is told
+    index: Annotated[int, Within(0, 1 << 12)]  # of the language that the model is told
 
 
 @dataclass(frozen=True)
 class EncoderConfig:
     """FastConformer encoder (Rekesh et al. 2023)."""
 
-    num_mels: int
-    num_layers: int
-    d_model: int
-    num_heads: int
-    ff_hidden: int
-    conv_kernel: int
+    num_mels: Annotated[int, Within(1, 1024)]
+    num_layers: Annotated[int, Within(1, 256)]
+    d_model: Annotated[int, Within(2, 1 << 14)]
+    num_heads: Annotated[int, Within(1, 256)]
+    ff_hidden: Annotated[int, Within(1, 1 << 17)]
+    conv_kernel: Annotated[int, Within(1, 1023)]
     conv_norm: ConvNorm
     use_bias: bool
     xscaling: bool
     subsampling: Subsampling
-    subsampling_factor: int
-    subsampling_channels: int
+    subsampling_factor: Annotated[int, SUBSAMPLING_FACTORS]
+    subsampling_channels: Annotated[int, Within(1, 1 << 14)]
     attention: AttentionConfigs | None = None  # None: every frame attends to all
     contexts: tuple[ChunkedAttention, ...] = ()  # a streaming model's choices of `attention`, its default first
     causal_subsampling: bool = False  # windows end at their frame, in time and in frequency
@@ -77,6 +76,22 @@ class EncoderConfig:
         """Return the number of output frames."""
         return subsampled(mel_frames, self.subsampling_factor.bit_length() - 1, self.causal_subsampling)
 
+    def check_fit(self, where: object) -> None:
+        """See EncoderSettings."""
+        if self.d_model % self.num_heads or self.d_model % 2:
+            supported = f"even multiples of {self.num_heads} heads"
+            raise UnsupportedCheckpoint(where, "encoder width", self.d_model, supported)
+        if self.conv_kernel % 2 == 0:
+            raise UnsupportedCheckpoint(where, "encoder.conv_kernel", self.conv_kernel, "odd numbers")
+        if self.contexts and self.attention != self.contexts[0]:
+            supported = f"the first context, {self.contexts[0]}"
+            raise UnsupportedCheckpoint(where, "encoder.attention", str(self.attention), supported)
+        if (prompt := self.language_prompt) is not None:
+            for index in (prompt.index, *prompt.languages.values()):
+                if type(index) is not int or not 0 <= index < prompt.num_prompts:
+                    supported = f"0 to {prompt.num_prompts - 1}"
+                    raise UnsupportedCheckpoint(where, "language_prompt.languages", index, supported)
+
 
 def subsampled(size: Size, times: int, is_causal: bool) -> Size:
     """Return the size after `times` stride-2 convolutions with kernel 3.
@@ -91,47 +106,6 @@ def subsampled(size: Size, times: int, is_causal: bool) -> Size:
 def language_prompt_of(config: ModelConfig) -> LanguagePromptConfig | None:
     """Return the config of the layers that tell a model the language, if it has them."""
     return config.encoder.language_prompt if isinstance(config.encoder, EncoderConfig) else None
-
-
-_SIZES = {
-    "encoder.num_layers": (1, 256),
-    "encoder.d_model": (2, 1 << 14),
-    "encoder.num_heads": (1, 256),
-    "encoder.ff_hidden": (1, 1 << 17),
-    "encoder.conv_kernel": (1, 1023),
-    "encoder.subsampling_channels": (1, 1 << 14),
-    "language_prompt.num_prompts": (1, 1 << 12),
-    "language_prompt.hidden": (1, 1 << 15),
-    "language_prompt.index": (0, 1 << 12),
-}
-_WORDS = {
-    "encoder.use_bias": (True, False),
-    "encoder.conv_norm": get_args(ConvNorm),
-    "encoder.xscaling": (True, False),
-    "encoder.subsampling": get_args(Subsampling),
-    "encoder.subsampling_factor": SUBSAMPLING_FACTORS,
-    "encoder.causal_subsampling": (True, False),
-    "encoder.causal_conv": (True, False),
-}
-
-
-def _check(encoder: EncoderConfig, where: object) -> None:
-    if encoder.d_model % encoder.num_heads or encoder.d_model % 2:
-        supported = f"even multiples of {encoder.num_heads} heads"
-        raise UnsupportedCheckpoint(where, "encoder width", encoder.d_model, supported)
-    if encoder.conv_kernel % 2 == 0:
-        raise UnsupportedCheckpoint(where, "encoder.conv_kernel", encoder.conv_kernel, "odd numbers")
-    if encoder.contexts and encoder.attention != encoder.contexts[0]:
-        supported = f"the first context, {encoder.contexts[0]}"
-        raise UnsupportedCheckpoint(where, "encoder.attention", str(encoder.attention), supported)
-    if (prompt := encoder.language_prompt) is not None:
-        for index in (prompt.index, *prompt.languages.values()):
-            if type(index) is not int or not 0 <= index < prompt.num_prompts:
-                supported = f"0 to {prompt.num_prompts - 1}"
-                raise UnsupportedCheckpoint(where, "language_prompt.languages", index, supported)
-
-
-LIMITS = Limits(_SIZES, _WORDS, _check, {"language_prompt": lambda encoder: (encoder.language_prompt,)})
 
 
 def encoder_shapes(config: EncoderConfig) -> Shapes:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from fastscribe.checkpoint.validate import MAX_STRIDE, Limits
+from fastscribe.config import MAX_PIECES, MAX_STRIDE, Within
 from fastscribe.errors import UnsupportedCheckpoint
 from fastscribe.families.blocks.shapes import Shapes, batch_norm, joined, linear, norm, prefixed
-from fastscribe.text.tokenizer import MAX_PIECES
 
 GRANITE_STACKED = 2  # mel frames that a GraniteConfig's encoder takes as one
 
@@ -21,18 +20,18 @@ class GraniteConfig:
     the middle layer are conditioned on their own CTC probabilities (Nozaki and Komatsu 2021).
     """
 
-    num_mels: int
-    num_layers: int
-    d_model: int
-    num_heads: int
-    ff_hidden: int
-    conv_kernel: int
-    conv_width: int  # channels of the depthwise convolution
+    num_mels: Annotated[int, Within(1, 1024)]
+    num_layers: Annotated[int, Within(1, 256)]
+    d_model: Annotated[int, Within(2, 1 << 14)]
+    num_heads: Annotated[int, Within(1, 256)]
+    ff_hidden: Annotated[int, Within(1, 1 << 17)]
+    conv_kernel: Annotated[int, Within(1, 1023)]
+    conv_width: Annotated[int, Within(1, 1 << 16)]  # channels of the depthwise convolution
     use_bias: bool  # in the feed-forward layers
-    block: int  # frames of a block, at each layer's own rate
-    max_distance: int  # of two frames in the stored table of positions
+    block: Annotated[int, Within(1, 1 << 12)]  # frames of a block, at each layer's own rate
+    max_distance: Annotated[int, Within(1, 1 << 14)]  # of two frames in the stored table of positions
     strided_layers: tuple[int, ...]  # numbers of the layers that halve the frames
-    num_tokens: int  # labels and blank
+    num_tokens: Annotated[int, Within(2, MAX_PIECES + 1)]  # labels and blank
     kind: str = "granite"
     family: ClassVar[str] = "granite"
     has_matrices: ClassVar[bool] = True
@@ -57,40 +56,21 @@ class GraniteConfig:
         """Return the number of output frames. A halving layer drops an odd last frame."""
         return -(-mel_frames // GRANITE_STACKED) >> len(self.strided_layers)
 
-
-_SIZES = {
-    "encoder.num_layers": (1, 256),
-    "encoder.d_model": (2, 1 << 14),
-    "encoder.num_heads": (1, 256),
-    "encoder.ff_hidden": (1, 1 << 17),
-    "encoder.conv_kernel": (1, 1023),
-    "encoder.conv_width": (1, 1 << 16),
-    "encoder.block": (1, 1 << 12),
-    "encoder.max_distance": (1, 1 << 14),
-    "encoder.num_tokens": (2, MAX_PIECES + 1),
-}
-_WORDS = {
-    "encoder.use_bias": (True, False),
-}
-
-
-def _check(encoder: GraniteConfig, where: object) -> None:
-    strided, layers = encoder.strided_layers, range(encoder.num_layers)
-    for fits, name, value, supported in (
-        (encoder.d_model % encoder.num_heads == 0, "width", encoder.d_model, f"multiples of {encoder.num_heads} heads"),
-        (encoder.conv_kernel % 2 == 1, "conv_kernel", encoder.conv_kernel, "odd numbers"),
-        (encoder.block <= encoder.max_distance, "block", encoder.block, f"up to {encoder.max_distance}, the positions"),
-        (encoder.subsampling_factor <= MAX_STRIDE, "stride", encoder.subsampling_factor, f"up to {MAX_STRIDE}"),
-        (
-            *(strided == tuple(sorted(set(strided))) and all(type(n) is int and n in layers for n in strided),),
-            *("strided_layers", list(strided), "numbers of layers, in order"),
-        ),
-    ):
-        if not fits:
-            raise UnsupportedCheckpoint(where, f"encoder.{name}", value, supported)
-
-
-LIMITS = Limits(_SIZES, _WORDS, _check)
+    def check_fit(self, where: object) -> None:
+        """See EncoderSettings."""
+        strided, layers = self.strided_layers, range(self.num_layers)
+        for fits, name, value, supported in (
+            (self.d_model % self.num_heads == 0, "width", self.d_model, f"multiples of {self.num_heads} heads"),
+            (self.conv_kernel % 2 == 1, "conv_kernel", self.conv_kernel, "odd numbers"),
+            (self.block <= self.max_distance, "block", self.block, f"up to {self.max_distance}, the positions"),
+            (self.subsampling_factor <= MAX_STRIDE, "stride", self.subsampling_factor, f"up to {MAX_STRIDE}"),
+            (
+                *(strided == tuple(sorted(set(strided))) and all(type(n) is int and n in layers for n in strided),),
+                *("strided_layers", list(strided), "numbers of layers, in order"),
+            ),
+        ):
+            if not fits:
+                raise UnsupportedCheckpoint(where, f"encoder.{name}", value, supported)
 
 
 def encoder_shapes(config: GraniteConfig) -> Shapes:

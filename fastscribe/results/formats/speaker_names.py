@@ -6,16 +6,18 @@ path or its path's end. Lines that begin with "#", and empty ones, say nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from fastscribe._system.safe_open import safe_read
 from fastscribe.config import SpeakerNames
 from fastscribe.errors import UsageError
-from fastscribe.types import Segment, Transcript, Word
+from fastscribe.types import Failure, Segment, Transcript, Word
 
 _MAX_BYTES = 1 << 26
+_MAX_LISTED = 8  # names of a line
 
 
 def read_speaker_map(path: Path) -> SpeakerNames:
@@ -42,18 +44,63 @@ def read_speaker_map(path: Path) -> SpeakerNames:
 
 def with_speaker_names(transcript: Transcript, names: SpeakerNames) -> Transcript:
     """Return a transcript with the names that a style has for its speakers."""
+    return with_names(transcript, {label: name for _, label, name in _that_concern(transcript, names)})
+
+
+def _that_concern(transcript: Transcript, names: SpeakerNames) -> Iterator[tuple[str, str, str]]:
+    """Yield recording, label and name of each name for a transcript's speakers; one recording's come behind those of all."""
     labels, given = transcript.speakers, names.in_order
     if len(transcript.speaker_channels) == 1 < len(given):  # the only channel has all of them
         given = ()
     channels = transcript.speaker_channels or range(len(labels))
-    found = {label: given[at] for label, at in zip(labels, channels, strict=True) if at < len(given)}
+    yield from (("", label, given[at]) for label, at in zip(labels, channels, strict=True) if at < len(given))
     ids = (transcript.audio.id, transcript.audio.path)
     files = {"", *(id.rpartition("/")[2] for id in ids)}
     known = [one for file in files for one in names.by_file.get(file, ())]
-    for recording, label, name in sorted(known, key=lambda one: len(one[0])):  # one recording's go before all's
+    for recording, label, name in sorted(known, key=lambda one: len(one[0])):
         if not recording or any(id == recording or id.endswith("/" + recording) for id in ids):
-            found[label] = name
-    return with_names(transcript, found)
+            yield recording, label, name
+
+
+class NamesOfNobody:
+    """Finds the names for which no result has a speaker.
+
+    Args:
+        names: As a command states them.
+    """
+
+    def __init__(self, names: SpeakerNames) -> None:
+        self._names = names
+        self._left = dict.fromkeys(names.of_labels or names.in_order)
+        self._labels: dict[str, None] = {}  # those that results have
+        self._num = 0
+
+    def look_at(self, results: Iterable[Transcript | Failure]) -> None:
+        """Take in results, up to the one with which all names have a speaker."""
+        for result in results:
+            if not self._left:
+                return
+            if isinstance(result, Failure):
+                continue
+            self._num += 1
+            self._labels |= dict.fromkeys(result.speakers) if len(self._labels) < _MAX_LISTED else {}
+            for recording, label, name in _that_concern(result, self._names):
+                if label in result.speakers:
+                    self._left.pop((recording, label, name) if self._names.of_labels else name, None)
+
+    @property
+    def lines(self) -> list[str]:
+        """One line if results were looked at and a name has no speaker in any of them."""
+        if not (self._left and self._num):
+            return []
+        of = [one if isinstance(one, str) else ": ".join(filter(None, one[:2])) for one in self._left]
+        there = f"the labels in the results are {_listed(self._labels)}" if self._labels else "no result has speakers"
+        return [f"--speaker-names: no speaker is found for {_listed(of)}; {there}"]
+
+
+def _listed(names: Collection[str]) -> str:
+    more = len(names) - _MAX_LISTED
+    return ", ".join(islice(names, _MAX_LISTED)) + (f" and {more:,} more" if more > 0 else "")
 
 
 def with_names(transcript: Transcript, names: Mapping[str, str]) -> Transcript:

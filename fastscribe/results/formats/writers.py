@@ -31,6 +31,8 @@ from fastscribe.types import (
     Word,
 )
 
+SINGLE_FORMATS = frozenset(("srt", "vtt", "ass", "md", "tsv", "textgrid"))  # a text of them holds one recording
+LAID_OUT = frozenset(("srt", "vtt", "ass"))  # options change their layout
 # Keys of a result alone. A manifest row that has them is an earlier run's output, so its values are dropped.
 OWN_KEYS = frozenset(
     (

@@ -20,6 +20,7 @@ from fastscribe.audio.formats import is_other_name
 from fastscribe.config import OUTPUT_FORMATS, OutputStyle, SubtitleStyle
 from fastscribe.results.formats.cue_files import to_srt, to_vtt
 from fastscribe.results.formats.writers import (
+    SINGLE_FORMATS,
     render,
     rendered,
     to_ctm,
@@ -27,7 +28,6 @@ from fastscribe.results.formats.writers import (
     to_jsonl,
     to_tsv,
 )
-from fastscribe.results.stream import SINGLE_FORMATS
 from fastscribe.types import AudioInfo, Failure, Gap, Segment, Token, Transcript, Word
 from tests.conftest import ROOT
 
@@ -331,13 +331,18 @@ def test_an_output_format_is_in_every_list(path: str, line: str) -> None:
     assert {"jsonl", *names_in(path, line)} >= set(OUTPUT_FORMATS)
 
 
+def named_in_table(path: str, header: str) -> dict[str, str]:
+    """The rows of a table of formats, by the formats that the first column names."""
+    table = (ROOT / path).read_text(encoding="utf-8").partition(header)[2].partition("\n\n")[0]
+    return {name: row for row in table.splitlines()[2:] for name in re.findall("`([a-z]+)`", row.split("|")[1])}
+
+
+def test_the_guide_to_speakers_says_how_an_output_format_names_them() -> None:
+    assert set(named_in_table("docs/speakers.md", "| format | who speaks |")) == set(OUTPUT_FORMATS)
+
+
 def test_an_output_format_is_known_to_folders_and_to_stdout() -> None:
     assert [format for format in OUTPUT_FORMATS if not is_other_name(f"a.{format}")] == []
-    rows = (
-        (ROOT / "docs/transcribe.md")
-        .read_text(encoding="utf-8")
-        .partition("| format | several recordings")[2]
-        .splitlines()
-    )
-    said = {name: "an error before" in row for row in rows[2:6] for name in re.findall("`([a-z]+)`", row.split("|")[1])}
+    rows = named_in_table("docs/transcribe.md", "| format | several recordings")
+    said = {name: "an error before" in row for name, row in rows.items()}
     assert said == {format: format in SINGLE_FORMATS for format in OUTPUT_FORMATS}

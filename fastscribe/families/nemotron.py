@@ -1,6 +1,7 @@
-"""The language prompt of a checkpoint: its table of languages, and the choice of one.
+"""Nemotron's streaming models, FastConformers of which some are told the language to write: its table, and the choice of one.
 
-NeMo's class of such models is EncDecRNNTBPEModelWithPrompt.
+NeMo's class of those with a language prompt is EncDecRNNTBPEModelWithPrompt. transformers' classes are NemotronAsrStreaming and
+Nemotron3_5Asr, the second with a prompt.
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from fastscribe.checkpoint.huggingface import extractor_of
 from fastscribe.checkpoint.value import Section
-from fastscribe.config import EncoderSettings
+from fastscribe.config import EncoderSettings, ModelConfig
 from fastscribe.errors import UnsupportedCheckpoint, UsageError
 from fastscribe.families.conformer.config import EncoderConfig, LanguagePromptConfig
+from fastscribe.families.conformer.huggingface import encoder_config, our_names, read_model, transcriber_config
 from fastscribe.languages import AUTO, language_tag, list_languages, nearest_languages
 
-__all__ = ["AUTO", "choose_language", "known_languages", "language_prompt"]
+__all__ = ["AUTO", "choose_language", "known_languages", "language_prompt", "our_names", "read_config", "read_model"]
 
 _MAX_NAME = 32  # characters
 
@@ -97,3 +100,20 @@ def _language_prompt(config: Section, d_model: int) -> LanguagePromptConfig | No
     if "False" in languages:  # YAML's reading of the Norwegian `no`
         languages["no"] = languages.pop("False")
     return language_prompt(section, section.positive("num_prompts", 128), 2 * d_model, languages, AUTO)
+
+
+def read_config(section: Section, processor: Section) -> ModelConfig:
+    """Convert config.json and the processor's config. Raises UnsupportedCheckpoint naming key and value."""
+    extractor = extractor_of(processor)
+    encoder = encoder_config(section.part("encoder_config"), is_streaming=True)
+    if section.values["model_type"] == "nemotron3_5_asr":
+        encoder = replace(encoder, language_prompt=_prompt_of_folder(section, processor))
+    return transcriber_config(section, encoder, extractor, has_ctc=False, has_durations=False, is_streaming=True)
+
+
+def _prompt_of_folder(section: Section, processor: Section) -> LanguagePromptConfig:
+    languages = processor.part("prompt_dictionary").values
+    num_prompts, hidden = section.positive("num_prompts", 128), section.positive("prompt_intermediate_size", 2048)
+    processor.choose("num_prompts", num_prompts, (num_prompts,))
+    default = section.get("default_prompt_id", 101)
+    return language_prompt(processor, num_prompts, hidden, languages, default)

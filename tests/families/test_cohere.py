@@ -19,6 +19,7 @@ from fastscribe.decode.prompt import make_prompt
 from fastscribe.errors import UnsupportedCheckpoint, UsageError
 from fastscribe.families.blocks.features import LogMel
 from fastscribe.families.parameter_shapes import parameter_shapes
+from fastscribe.families.registry import reader_of
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.text.transcript import assemble
 from fastscribe.transcriber import Transcriber
@@ -162,9 +163,7 @@ def test_published_configuration(tmp_path: Path) -> None:
     sources = {
         name: TensorSource("bfloat16", shape, lambda: torch.empty(0)) for name, shape in shapes(SAVED_CONFIG).items()
     }
-    assert {
-        n: s.shape for n, s in huggingface.our_names(sources, {"model_type": "cohere_asr"}, found).items()
-    } == parameter_shapes(found)
+    assert {n: s.shape for n, s in reader_of("cohere_asr").our_names(sources, found).items()} == parameter_shapes(found)
     assert (found.decoders, found.max_utterance_s, found.features.dither) == (("aed",), 35.0, 1e-5)
     assert found.encoder == SHAPES["cohere-transcribe-03-2026"].encoder
     assert found.aed.decoder == SHAPES["cohere-transcribe-03-2026"].aed.decoder

@@ -12,8 +12,8 @@ import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastscribe.audio.plain_header import HEAD_BYTES, Header, plain_header
-from fastscribe.audio.probe import probe
+from fastscribe.audio.header import HEAD_BYTES, Header
+from fastscribe.audio.probe import plain_header, probe
 from fastscribe.types import Source
 
 RATE = 16_000
@@ -26,7 +26,7 @@ def write(path: Path, num_samples: int, rate: int = RATE, channels: int = 1, **o
 
 def header(path: Path) -> Header | None:
     with open(path, "rb", buffering=0) as file:
-        return plain_header(file, path.stat().st_size)
+        return plain_header(file.read(HEAD_BYTES), file, path.stat().st_size)
 
 
 def by_libsndfile(path: Path) -> Header:

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import soundfile
 
-from fastscribe.audio import sound_file_cache
+from fastscribe.audio import sound as sounds
 from fastscribe.audio.media import EncodedBytes
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import read
-from fastscribe.audio.sound_file_cache import cached_open
+from fastscribe.audio.sound import cached_open
 from fastscribe.types import Source
 
 RATE = 8000
@@ -21,9 +21,9 @@ RATE = 8000
 
 @pytest.fixture(autouse=True)
 def nothing_open():
-    sound_file_cache._idle.clear()
+    sounds._idle.clear()
     yield
-    sound_file_cache._idle.clear()
+    sounds._idle.clear()
 
 
 def written(path: Path, seconds: float = 20.0) -> Path:
@@ -41,13 +41,13 @@ def test_any_order_and_threads(tmp_path: Path, monkeypatch) -> None:
         return read(audio, start, RATE, sample_rate=RATE)
 
     fresh = [stretch(start) for start in starts]
-    assert sound_file_cache._idle == []
+    assert sounds._idle == []
     monkeypatch.setattr("fastscribe.audio.read.MIN_CACHED_S", 2.0)
     with ThreadPoolExecutor(4) as pool:
         for _ in range(5):
             for samples, again in zip(fresh, pool.map(stretch, starts), strict=True):
                 np.testing.assert_allclose(again, samples, atol=1e-7)
-    assert 1 <= len(sound_file_cache._idle) <= 4
+    assert 1 <= len(sounds._idle) <= 4
 
 
 @pytest.mark.parametrize("name", ["a.wav", "a.flac", "a.mp3"])
@@ -78,7 +78,7 @@ def test_reads_do_not_seek(tmp_path: Path, monkeypatch, name: str, in_memory: bo
 def test_other_formats_not_cached(tmp_path: Path, name: str) -> None:
     with cached_open(str(written(tmp_path / name)), use_cache=True) as sound:
         sound.seek(100)
-    assert sound.closed and sound_file_cache._idle == []
+    assert sound.closed and sounds._idle == []
 
 
 def test_replaced_file_reopened(tmp_path: Path) -> None:
@@ -94,14 +94,14 @@ def test_replaced_file_reopened(tmp_path: Path) -> None:
 
 
 def test_cache_limit_and_failures(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(sound_file_cache, "_MAX_OPEN", 2)
-    sounds = []
+    monkeypatch.setattr(sounds, "_MAX_OPEN", 2)
+    opened = []
     for number in range(3):
         with cached_open(str(written(tmp_path / f"{number}.mp3", 1)), use_cache=True) as sound:
-            sounds.append(sound)
-    assert [sound.closed for sound in sounds] == [True, False, False]
+            opened.append(sound)
+    assert [sound.closed for sound in opened] == [True, False, False]
     with pytest.raises(RuntimeError), cached_open(str(tmp_path / "2.mp3"), use_cache=True) as sound:
         raise RuntimeError("damaged")
-    assert sound is sounds[2] and sound.closed
+    assert sound is opened[2] and sound.closed
     with pytest.raises(soundfile.SoundFileError), cached_open(str(tmp_path / "none.mp3"), use_cache=True):
         pass

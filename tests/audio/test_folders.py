@@ -13,7 +13,7 @@ import pytest
 import soundfile
 
 from fastscribe.audio import containers, folders
-from fastscribe.audio.content import why_left_out
+from fastscribe.audio.folders import why_left_out
 from fastscribe.audio.formats import UNKNOWN_CONTENT
 from fastscribe.audio.inputs import expand
 from fastscribe.types import Failure

@@ -1,1 +1,0 @@
-"""Cohere's speech model: Canary's decoder, from folders of transformers."""

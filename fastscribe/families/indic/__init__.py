@@ -1,1 +1,0 @@
-"""IndicConformer: outputs of its own for each language."""

@@ -1,1 +1,0 @@
-"""Nemotron's multilingual models: FastConformer encoders that are told the language to write."""
