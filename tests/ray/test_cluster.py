@@ -109,7 +109,7 @@ def test_nothing_is_lost_whatever_dies(
     (tmp_path / "crashread.flac").symlink_to(next(AUDIO.glob("01*.flac")))
     (tmp_path / "corrupt.flac").write_bytes(b"fLaC" + bytes(1000))
     extra = [{"audio_filepath": str(tmp_path / name)} for name in ("crashread.flac", "corrupt.flac")]
-    path, said = manifest(tmp_path / "list.jsonl", 40, extra), list[str]()
+    path, said = manifest(tmp_path / "list.jsonl", 60, extra), list[str]()
     results: list[Transcript | Failure] = []
     with RayTranscriber.start(SETUP, said.append, workers=2) as found:
         with closing(found.results([str(path)])) as stream:
@@ -119,8 +119,8 @@ def test_nothing_is_lost_whatever_dies(
                 results.append(result)
         places = [share.name for share in found.shares()]
     audios = [result if isinstance(result, Failure) else result.audio for result in results]
-    assert Counter(audio.row and audio.row["key"] for audio in audios) == Counter(range(42))
-    assert sorted(result.index for result in results) == list(range(42))
+    assert Counter(audio.row and audio.row["key"] for audio in audios) == Counter(range(62))
+    assert sorted(result.index for result in results) == list(range(62))
     assert all(audio.row and audio.row | nested(audio.row["key"]) == audio.row for audio in audios)
     done = [result for result in results if isinstance(result, Transcript)]
     assert [result.text for result in done] == [expected[result.audio.path] for result in done]
