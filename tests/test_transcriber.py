@@ -258,9 +258,13 @@ def test_what_a_model_is_loaded_with(given: dict[str, Any], message: str) -> Non
 
 
 def test_auto_budget_works_beside_batch_size(transcriber: Transcriber) -> None:
-    assert with_options(transcriber, batch_size=8)._budget() == Budget(math.inf)
-    assert with_options(transcriber, batch_size=8, batch_frames="auto")._budget() == with_options(transcriber)._budget()
-    assert with_options(transcriber)._budget().frames < math.inf
+    assert with_options(transcriber, batch_size=8)._budget() == Budget(math.inf, max_rows=8)
+    auto = with_options(transcriber)._budget()
+    beside = with_options(transcriber, batch_size=8, batch_frames="auto")
+    beside._auto_budget = None  # which may be of a run without them
+    assert beside._budget() == replace(auto, max_rows=8)
+    assert with_options(transcriber, batch_size=8, batch_frames=400)._budget() == Budget(400, max_rows=8)
+    assert auto.frames < math.inf == auto.max_rows
 
 
 def test_shrunk_budget_lasts_for_later_runs(transcriber: Transcriber, monkeypatch) -> None:

@@ -15,7 +15,7 @@ import soundfile
 import torch
 
 from fastscribe import Audio, Failure, Options, Transcriber, Transcript, UsageError
-from fastscribe.audio import probe
+from fastscribe.pipeline import preparation
 from tests.conftest import AUDIO, MODELS
 from tests.helpers.containers import encode
 
@@ -101,8 +101,8 @@ def test_of_samples_the_part_alone_goes_to_the_reader(
 ) -> None:
     """A device's process is sent that part; one that is cut only when it is read would take the whole array."""
     asked: list[str] = []
-    promise = probe.planned
-    monkeypatch.setattr(probe, "planned", lambda source, rate: asked.append(source.path) or promise(source, rate))
+    promise = preparation.planned
+    monkeypatch.setattr(preparation, "planned", lambda source, rate: asked.append(source.path) or promise(source, rate))
     array, rate = soundfile.read(FILES[0], dtype="int16")
     parts = [Audio(data, data_rate, key=key, offset_s=0.2, duration_s=0.5)
              for key, data, data_rate in (("path", FILES[0], None), ("samples", array, rate))]  # fmt: skip

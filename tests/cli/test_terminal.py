@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -182,5 +183,6 @@ def test_secrets_of_urls_are_not_shown(capsys: pytest.CaptureFixture[str]) -> No
     (["a"], 1, 3.0, False),
 ])  # fmt: skip
 def test_a_short_stream_has_no_report(inputs: list[str], files: int, audio_s: float, is_brief: bool) -> None:
-    job, stats = SimpleNamespace(inputs=inputs), SimpleNamespace(files=files, skipped=0, audio_s=audio_s)
+    job: Any = SimpleNamespace(output=SimpleNamespace(inputs=inputs))
+    stats: Any = SimpleNamespace(files=files, skipped=0, audio_s=audio_s)
     assert run._is_one_short_stream(job, stats) == is_brief
