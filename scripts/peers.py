@@ -311,6 +311,29 @@ def compared(document: Document) -> Iterator[Cells]:
         }
 
 
+def memory_table(folder: Path) -> str:
+    """Return the Markdown of what runs take on a CPU: the most resident memory by model, dtype and processors."""
+    rows: dict[tuple[str, str, str], Cells] = {}
+    for row in json.loads((folder / "memory" / "cpu.json").read_text(encoding="utf-8"))["rows"]:
+        what = row["model"], row["recordings"], row["dtype"]
+        start = dict(zip(("model", "recordings", "dtype", "one core", "two cores"), (*what, "-", "-"), strict=True))
+        cores = "one core" if row["cores"] == 1 else "two cores"
+        rows.setdefault(what, start)[cores] = f"{row['peak_bytes'] / 1e9:.2f} GB"
+    return markdown(list(rows.values()))
+
+
+def cost_table(folder: Path) -> str:
+    """Return the Markdown of what the packaged model's runs cost by recordings, from their processor time."""
+    document = json.loads((folder / "cost" / "packaged-cpu.json").read_text(encoding="utf-8"))
+    price = document["usd_per_processor_hour"]
+    rows = []
+    for row in document["rows"]:
+        share = (median(row["processor_s"]) - document["start_processor_s"]) / row["audio_s"]
+        usd = {f"USD for {hours:,} h": f"{hours * share * price:,.2f}" for hours in (100, 10_000, 1_000_000)}
+        rows.append({"recordings": row["recordings"], "RTFx of one core": f"{1 / share:.0f}", **usd})
+    return markdown(rows)
+
+
 def _ratio(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
@@ -360,6 +383,7 @@ def made_tables(root: Path) -> dict[Path, str]:
     """Return the tables of each document."""
     results = root / "docs" / "bench"
     own = {root / "README.md": short_table(results), root / "docs" / "numbers.md": tables(results)}
+    own |= {root / "docs" / "install.md": memory_table(results), root / "docs" / "big-jobs.md": cost_table(results)}
     return own | papers.made_tables(root)
 
 

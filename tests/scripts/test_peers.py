@@ -231,7 +231,14 @@ def test_gpu_tables_show_the_newest_measurements(tmp_path: Path) -> None:
 
 def test_stored_results_match_the_documents() -> None:
     made = peers.made_tables(ROOT)
-    assert {path.name for path in made} == {"README.md", "numbers.md", "gpu.md", "papers.md"}
+    assert {path.name for path in made} == {
+        "README.md",
+        "numbers.md",
+        "gpu.md",
+        "papers.md",
+        "install.md",
+        "big-jobs.md",
+    }
     for path, tables in made.items():
         text = path.read_text(encoding="utf-8")
         assert text == peers.with_tables(text, tables), f"{path.name}: run scripts/peers.py --write"
@@ -264,7 +271,10 @@ def test_write_puts_the_tables_into_the_documents(tmp_path: Path, monkeypatch: p
     shutil.copytree(ROOT / "docs" / "bench", tmp_path / "docs" / "bench")
     empty = "x\n<!-- benchmark -->\n<!-- /benchmark -->\ny\n"
     places = [stored(tmp_path, "README.md", empty)]
-    places += [stored(tmp_path / "docs", name, empty) for name in ("numbers.md", "gpu.md", "papers.md")]
+    places += [
+        stored(tmp_path / "docs", name, empty)
+        for name in ("numbers.md", "gpu.md", "papers.md", "install.md", "big-jobs.md")
+    ]
     for options in ((), ("--write",)):
         monkeypatch.setattr(sys, "argv", ["peers.py", *options])
         peers.main()
