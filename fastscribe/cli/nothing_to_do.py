@@ -67,7 +67,7 @@ def end_if_done(job: TranscribeJob, listing: Listing) -> JournaledOutput | None:
             all_done = all(map(output.ledger.is_done, expected)) and listing.is_whole and output.ledger.num_given > 0
         if not all_done:
             listing.begin_again()
-            if job.output.moved is None and (line := output.moved_line(listing.ahead())):
+            if line := output.moved_line(listing.ahead()):
                 say(line)
             return output
         output.write_report(report_of(output, _stats(output, listing, perf_counter() - start)))

@@ -11,10 +11,11 @@ from typing import NamedTuple
 from fastscribe._system.urls import is_url
 from fastscribe.errors import UsageError
 from fastscribe.results.journal import NO_STATE, Journal, read_entries
-from fastscribe.types import Failure, Source
+from fastscribe.types import Source
 
 _FEW = 256  # inputs that are looked at
 _MANY = 100_000  # lines of the journal in which they are sought
+UNKNOWN = "OLD"
 
 
 class Moved(NamedTuple):
@@ -42,7 +43,8 @@ def find_moved(
 ) -> tuple[Moved, int] | None:
     """Return what --moved should say, and the number of results that it takes over as far as this is looked into.
 
-    None: most of the first inputs have results, or no others have their names and sizes, or those are still there.
+    None: most of the first inputs have results, or no others have their names and sizes, or those are still there. The old
+    place is UNKNOWN where rows name it by a path that counts from their list.
 
     Args:
         journal: Results of earlier runs.
@@ -50,8 +52,7 @@ def find_moved(
         read_row: Reads a row, by its offsets.
         inputs: Sources and Failures, in order; a few are taken.
     """
-    first = [one for one in islice(inputs, _FEW) if not isinstance(one, Failure)]
-    sources = [one for one in first if isinstance(one, Source) and isinstance(one.file, str)]
+    sources = _first_files(inputs)
     new = [one for one in sources if not journal.has_result(key_of(one))]
     if journal.path is None or not new or 2 * len(new) <= len(sources):
         return None
@@ -65,9 +66,27 @@ def find_moved(
     if 2 * len(found) <= len(new):
         return None
     entry, source = found[0]
-    old = os.path.abspath(str(json.loads(read_row(entry.begin, entry.end)).get("audio_filepath")))
-    moved = _folders(old, os.path.abspath(str(source.file)))
+    stated, path = str(json.loads(read_row(entry.begin, entry.end)).get("audio_filepath")), str(source.file)
+    if source.row is not None and not os.path.isabs(stated):  # relative to its list, which may have been anywhere
+        moved = _folders(os.path.join(os.sep, UNKNOWN, stated), os.path.abspath(path))
+        return None if moved is None else (Moved(UNKNOWN, moved.new), len(found))
+    old = os.path.abspath(stated)
+    moved = _folders(old, os.path.abspath(path))
     return None if moved is None or os.path.exists(old) else (moved, len(found))
+
+
+def takes_nothing(
+    moved: Moved, journal: Journal, key_of: Callable[[Source, str | None], int], inputs: Iterable[object]
+) -> bool:
+    """Return True if some of the first inputs have no results, and `moved` finds none for any of them."""
+    new = [one for one in _first_files(inputs) if not journal.has_result(key_of(one, None))]
+    before = ((one, moved.before(os.path.abspath(str(one.file)))) for one in new)
+    return bool(new) and not any(old is not None and journal.has_result(key_of(one, old)) for one, old in before)
+
+
+def _first_files(inputs: Iterable[object]) -> list[Source]:
+    """Return those of the first inputs that are files here."""
+    return [one for one in islice(inputs, _FEW) if isinstance(one, Source) and isinstance(one.file, str)]
 
 
 def _folders(old: str, new: str) -> Moved | None:

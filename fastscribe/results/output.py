@@ -34,7 +34,7 @@ from fastscribe.results.journal import (
 )
 from fastscribe.results.journal import last_run as last_run_in
 from fastscribe.results.journal_ledger import JournalLedger, key_of
-from fastscribe.results.moved import find_moved
+from fastscribe.results.moved import UNKNOWN, find_moved, takes_nothing
 from fastscribe.results.names import Names
 from fastscribe.results.outputs import Ledger, OutputRun
 from fastscribe.results.paths import Paths, in_the_way
@@ -175,15 +175,24 @@ class JournaledOutput:
         self._new = self._new.plus(made.entry)
 
     def moved_line(self, inputs: Iterable[object]) -> str:
-        """Return a line if the results seem to be of these inputs when they were elsewhere; "" if not. Raises OSError."""
+        """Return a line if the results seem to be of these inputs when they were elsewhere, or if --moved finds none of them.
+
+        "": neither. Raises OSError.
+        """
+        if (given := self._run.moved) is not None:
+            if not takes_nothing(given, self.journal, key_of, inputs):
+                return ""
+            return f"--moved {'='.join(given)}: no result here is of an input that was in {given.old}: all are decoded"
         found = find_moved(self.journal, key_of, lambda begin, end: self._storage.read(ROWS, begin, end), inputs)
         if found is None:
             return ""
         moved, number = found
+        is_unknown = moved.old == UNKNOWN
+        where = "of a list that was elsewhere" if is_unknown else f"in {moved.old}, which is gone"
         return (
-            f"{self._storage.where}: holds results of recordings in {moved.old}, which is gone, and {number:,} of the first "
-            f"inputs have their names and sizes: --moved {shlex.quote('='.join(moved))} takes these results over; without "
-            "it they are decoded again"
+            f"{self._storage.where}: holds results of recordings {where}, and {number:,} of the first inputs have their "
+            f"names and sizes: --moved {shlex.quote('='.join(moved))} takes these results over"
+            f"{f', with the folder of that list as {UNKNOWN}' if is_unknown else ''}; without it they are decoded again"
         )
 
     def make_files(self) -> Iterator[tuple[bool, bool]]:

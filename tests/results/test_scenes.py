@@ -443,3 +443,22 @@ def test_a_folder_that_is_elsewhere(scene: Scene) -> None:
     old.rename(new)
     assert scene.transcribe(new) == 0
     assert f"--moved {old}={new} takes these results over" in scene.said and len(scene.rows()) == 4
+
+
+def test_a_list_that_is_elsewhere(scene: Scene) -> None:
+    """Its rows have paths that count from it, so nobody knows where it was; a place that is wrong is said."""
+    scene.recording("a.flac", "two")
+    rows, old, new = "manifest.jsonl", scene.inputs, scene.inputs.with_name("elsewhere")
+    (old / rows).write_text(json.dumps({"audio_filepath": "a.flac"}) + "\n", encoding="utf-8")
+    assert scene.transcribe(old / rows) == 0
+    old.rename(new)
+    assert scene.transcribe(new / rows, code=NO_MODEL, more=("--moved", f"{old}={new}")) == 0
+    new.rename(old)
+    new = new.with_name("third")
+    old.rename(new)
+    assert scene.transcribe(new / rows, more=("--moved", f"/nowhere={new}")) == 0
+    assert f"--moved /nowhere={new}: no result here is of an input that was in /nowhere" in scene.said
+    old = new.with_name("fourth")
+    new.rename(old)
+    assert scene.transcribe(old / rows) == 0
+    assert f"--moved OLD={old} takes these results over, with the folder of that list as OLD" in scene.said
