@@ -446,7 +446,7 @@ def test_a_folder_that_is_elsewhere(scene: Scene) -> None:
 
 
 def test_a_list_that_is_elsewhere(scene: Scene) -> None:
-    """Its rows have paths that count from it, so nobody knows where it was; a place that is wrong is said."""
+    """Its rows have paths that count from it, which do not tell where it was; a wrong place is reported."""
     scene.recording("a.flac", "two")
     rows, old, new = "manifest.jsonl", scene.inputs, scene.inputs.with_name("elsewhere")
     (old / rows).write_text(json.dumps({"audio_filepath": "a.flac"}) + "\n", encoding="utf-8")
