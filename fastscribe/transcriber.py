@@ -427,7 +427,8 @@ class Transcriber:
         if requested is None and math.isfinite(max_rows):
             return Budget(math.inf, max_rows=max_rows)
         if self._auto_budget is None:  # kept, with what it has learnt, for later runs
-            self._auto_budget = Budget.smallest([self._executor.choose_budget(), Budget(math.inf, max_rows=max_rows)])
+            chosen = self._executor.choose_budget()
+            self._auto_budget = replace(chosen, max_rows=min(chosen.max_rows, max_rows))
         return self._auto_budget
 
 

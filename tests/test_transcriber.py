@@ -267,6 +267,17 @@ def test_auto_budget_works_beside_batch_size(transcriber: Transcriber) -> None:
     assert auto.frames < math.inf == auto.max_rows
 
 
+@pytest.mark.parametrize(("batch_size", "most"), [(None, 64), (100, 64), (8, 8)])
+def test_auto_budget_is_the_devices_but_for_the_rows(
+    transcriber: Transcriber, monkeypatch: pytest.MonkeyPatch, batch_size: int | None, most: int
+) -> None:
+    chosen = Budget(400, quadratic_at_frames=900, overhead_frames_per_row=3, max_padding=0.5, max_rows=64)
+    monkeypatch.setattr(transcriber._engine, "choose_budget", lambda: chosen)
+    own = with_options(transcriber, batch_size=batch_size, batch_frames="auto")
+    own._auto_budget = None
+    assert own._budget() == replace(chosen, max_rows=most)
+
+
 def test_shrunk_budget_lasts_for_later_runs(transcriber: Transcriber, monkeypatch) -> None:
     def encode(batch: Batch):
         if len(batch.utterances) > 2:
