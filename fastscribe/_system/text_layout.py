@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 SENTENCE_MARKS = frozenset(".?!…。．！？｡؟۔।")
@@ -40,6 +40,12 @@ def count_of(count: int, noun: str) -> str:
     ('1 recording', '2,000 recordings', '2 batches')
     """
     return f"{count:,} {noun}" + ("" if count == 1 else "es" if noun.endswith("ch") else "s")
+
+
+def first_of(names: Sequence[str], most: int) -> str:
+    """Return the first names, and the number of the others, for a message."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def clean_text(text: str) -> str:

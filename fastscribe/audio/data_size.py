@@ -338,7 +338,7 @@ def _noted(given_s: float, held_s: float, size_at: int, size: bytes) -> Unfinish
     return Unfinished(f"its header {given}: {TO_THE_END}", size_at, size)
 
 
-# Seconds that the header gives, seconds in the file, offset of the size, what it should be
+# The seconds that the header gives, those in the file, the offset of the field with the size, and its right content
 _Found: TypeAlias = tuple[float, float, int, bytes]
 
 

@@ -56,7 +56,7 @@ _LIST_HINT = (
 _JUNK_BYTES = 1 << 16  # among which a recording behind something else is looked for
 # Of WAV files that libsndfile decodes: PCM, MS ADPCM, floats, A-law, µ-law, IMA ADPCM, GSM, G.721, NMS ADPCM, MP3, extensible.
 SAMPLE_TYPES = frozenset((1, 2, 3, 6, 7, 0x11, 0x31, 0x38, 0x40, 0x55, 0xFFFE))
-MAX_FLAC_SAMPLES_A_BYTE = 6000  # header.py
+MAX_FLAC_SAMPLES_A_BYTE = 6000  # of the longest silence in as many bytes (header.py)
 
 
 class _Opened:

@@ -1,6 +1,6 @@
 """Reader of Hugging Face folders: config.json, the processor's config, and weights in one file or in shards.
 
-What a model's class has is read by the module that families/registry.py names for it. That has three functions:
+families/registry.py names the module that reads the rest, by the model's type. Such a module has three functions:
 read_config(section, processor) makes the ModelConfig of config.json, our_names(weights, model) gives the weights our names, and
 read_model(folder, section, model) makes the checkpoint.
 """

@@ -15,6 +15,7 @@ from itertools import accumulate, chain, pairwise
 from typing import NamedTuple
 
 from fastscribe._system.standard_streams import log_to_stderr
+from fastscribe._system.text_layout import first_of
 from fastscribe.audio.phrase_lines import PhraseError, parse_phrases, split_lines
 from fastscribe.errors import CheckpointError, UsageError
 from fastscribe.text.encoder import WordEncoder
@@ -267,5 +268,4 @@ def heavy_line(phrases: Sequence[Phrase]) -> str | None:
 
 def named(phrases: Sequence[str]) -> str:
     """Return the first phrases, and the number of the others, for a message."""
-    more = f" and {len(phrases) - _MAX_SHOWN:,} more" if len(phrases) > _MAX_SHOWN else ""
-    return ", ".join(phrases[:_MAX_SHOWN]) + more
+    return first_of(phrases, _MAX_SHOWN)

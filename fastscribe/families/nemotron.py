@@ -1,4 +1,4 @@
-"""Nemotron's streaming models, FastConformers of which some are told the language to write: its table, and the choice of one.
+"""Nemotron's streaming models. They are FastConformers, and some get the language to write: the table and choice of languages.
 
 NeMo's class of those with a language prompt is EncDecRNNTBPEModelWithPrompt. transformers' classes are NemotronAsrStreaming and
 Nemotron3_5Asr, the second with a prompt.

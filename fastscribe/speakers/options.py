@@ -83,7 +83,7 @@ class SpeakersPart(RunPart):
         return self._lone.lines
 
     def finished(self, job: TranscribeJob, stats: RunStats, quiet: bool) -> int:
-        """Say which names nobody has, and find the persons of a finished run with voice prints. Return 1 if that failed."""
+        """Print names without a speaker, and find the persons of a finished run with voice prints. Return 1 if that failed."""
         if job.output.shard.count > 1:  # others have the rest of the recordings
             return 0
         folder = job.output.directory
@@ -209,7 +209,7 @@ def _stored_in(folder: Path) -> Iterator[Transcript | Failure]:
 
 
 class SpeakerNamesPart(ExportPart):
-    """Names the speakers in files, and says which names nobody has; the rows keep their labels."""
+    """Names the speakers in files, and lists names without a speaker. The rows keep their labels."""
 
     def __init__(self, names: SpeakerNames) -> None:
         self._names, self._nobody = names, _of_nobody(names)
@@ -231,7 +231,7 @@ class SpeakerNamesPart(ExportPart):
 
     @property
     def lines(self) -> Sequence[str]:
-        """A line about names that nobody has."""
+        """A line about names without a speaker."""
         return self._nobody.lines
 
 

@@ -178,7 +178,7 @@ def test_a_null_device() -> None:
 
 @pytest.mark.parametrize("kind", host.KINDS)
 def test_clips_of_each_kind(kind: str, tmp_path: Path) -> None:
-    """Of half the mean and a little more, for there are few."""
+    """They last half the mean and a little more, because there are few."""
     host.make_clips(tmp_path / "clips", host.KINDS[kind], 2, 1.0)
     found = [soundfile.info(path) for path in sorted((tmp_path / "clips").glob(f"*.{host.KINDS[kind].extension}"))]
     assert [one.duration for one in found] == pytest.approx([0.5, 0.51], abs=0.06)

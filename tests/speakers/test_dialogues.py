@@ -280,7 +280,7 @@ def test_other_names_need_no_decoding(folder: Path, tmp_path: Path) -> None:
 
 
 def test_names_of_nobody_are_said(folder: Path, tmp_path: Path) -> None:
-    """Of all results of a folder, whether they are of this run or of earlier ones; whoever has a name is not in the line."""
+    """All results of a folder count, those of earlier runs too. The line leaves out names that have a speaker."""
     out, names = tmp_path / "out", tmp_path / "names.txt"
     names.write_text("channel 2\tEva\nChannel 1\tKarl\nmono.wav\tchannel 2\tIda\nelse.wav\tchannel 1\tOtto\n")
     given = ("transcribe", folder, "-m", MODEL, "-o", out, "--max-utterance-s", "8", "--speakers", "channels")

@@ -25,7 +25,7 @@ class LanguagePromptConfig:
     num_prompts: Annotated[int, Within(1, 1 << 12)]  # length of the one-hot
     hidden: Annotated[int, Within(1, 1 << 15)]
     languages: Mapping[str, int]  # index of each language in the one-hot, by the checkpoint's names
-    index: Annotated[int, Within(0, 1 << 12)]  # of the language that the model is told
+    index: Annotated[int, Within(0, 1 << 12)]  # of the language that the model gets
 
 
 @dataclass(frozen=True)

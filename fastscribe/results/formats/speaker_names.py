@@ -6,12 +6,12 @@ path or its path's end. Lines that begin with "#", and empty ones, say nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 
 from fastscribe._system.safe_open import safe_read
+from fastscribe._system.text_layout import first_of
 from fastscribe.config import SpeakerNames
 from fastscribe.errors import UsageError
 from fastscribe.types import Failure, Segment, Transcript, Word
@@ -94,13 +94,9 @@ class NamesOfNobody:
         if not (self._left and self._num):
             return []
         of = [one if isinstance(one, str) else ": ".join(filter(None, one[:2])) for one in self._left]
-        there = f"the labels in the results are {_listed(self._labels)}" if self._labels else "no result has speakers"
-        return [f"--speaker-names: no speaker is found for {_listed(of)}; {there}"]
-
-
-def _listed(names: Collection[str]) -> str:
-    more = len(names) - _MAX_LISTED
-    return ", ".join(islice(names, _MAX_LISTED)) + (f" and {more:,} more" if more > 0 else "")
+        labels = first_of(list(self._labels), _MAX_LISTED)
+        there = f"the labels in the results are {labels}" if labels else "no result has speakers"
+        return [f"--speaker-names: no speaker is found for {first_of(of, _MAX_LISTED)}; {there}"]
 
 
 def with_names(transcript: Transcript, names: Mapping[str, str]) -> Transcript:
