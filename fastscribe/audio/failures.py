@@ -38,12 +38,12 @@ def is_utf8(text: str) -> bool:
     return True
 
 
-def not_utf8(name: str) -> str:
+def not_utf8(name: str, remedy: str = "rename the file") -> str:
     """Return what is wrong with a name that is_utf8() refuses: the name, or the locale, which makes surrogates of any."""
     is_of_locale = sys.getfilesystemencoding() != "utf-8" and is_utf8(
         os.fsencode(name).decode("utf-8", "surrogateescape")
     )
-    return _LOCALE if is_of_locale else "not valid UTF-8; rename the file"
+    return _LOCALE if is_of_locale else f"not valid UTF-8; {remedy}"
 
 
 def printable(text: str) -> str:
