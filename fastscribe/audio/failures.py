@@ -86,6 +86,8 @@ def input_failure(path: str, problem: str) -> Failure:
 def to_failure(item: Source | AudioInfo, stage: str, error: BaseException) -> Failure:
     """Make a Failure of any exception. An AudioError's message omits the path, which Failure.path holds."""
     problem = error.problem if isinstance(error, AudioError) else " ".join(str(error).split())
+    if isinstance(error, ImportError):
+        problem = f"the installation is incomplete ({problem}): `fastscribe doctor` shows what is missing"
     kind = type(error).__name__
     message = FastscribeError.spoken(problem) or kind
     return Failure(item.path, item.id, stage, kind, message, item.row, item.index, item.given_key, item.listed)

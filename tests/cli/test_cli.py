@@ -322,6 +322,23 @@ def test_full_stdout_is_one_line(buffered: dict[str, str]) -> None:
     assert (done.returncode, done.stderr) == (1, "fastscribe: stdout: No space left on device\n")
 
 
+def test_a_library_that_cannot_be_imported_costs_the_recordings_that_need_it(tmp_path: Path) -> None:
+    """As where a part of PyAV is missing."""
+    (tmp_path / "av.py").write_text("raise ImportError('libavformat.so.62: cannot open shared object file')\n")
+    encode_video(tmp_path / "film.mkv")
+    done = subprocess.run(
+        command("transcribe", FIRST, tmp_path / "film.mkv", "-m", MODEL, "-f", "txt", "--quiet"),
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (1, f"{FIRST}\t{SENTENCE}\n")
+    assert done.stderr == (
+        f"fastscribe: {tmp_path}/film.mkv: probe failed: the installation is incomplete (libavformat.so.62: cannot open shared "
+        "object file): `fastscribe doctor` shows what is missing\n"
+    )
+
+
 @pytest.mark.parametrize(
     "error",
     [
