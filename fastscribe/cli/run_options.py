@@ -63,7 +63,7 @@ MovedText = Annotated[
         "--moved",
         metavar="OLD=NEW",
         help="Take over results of a folder that is elsewhere now.\fThe output folder has results of recordings in OLD, and "
-        "they are in NEW: those of the same name and size are not decoded again.",
+        "they are in NEW: those of the same name and size are not decoded again. none: these are other recordings.",
     ),
 ]
 AllowFailures = Annotated[
