@@ -50,7 +50,7 @@ def request_of(job: TranscribeJob) -> str | None:
 def end_if_done(job: TranscribeJob, listing: Listing) -> JournaledOutput | None:
     """End the command if an earlier run of the same command has done all of its inputs.
 
-    Files that are missing there are made again from its rows, and its report is of this run.
+    Files that are missing there are made again from its rows. Its report stays, unless there is none or rows were dropped.
 
     Returns:
         The folder or store, open, if something is to do; None: it has no results of the same command.
@@ -74,7 +74,7 @@ def end_if_done(job: TranscribeJob, listing: Listing) -> JournaledOutput | None:
             listing.begin_again()
             check_moved(job, listing.ahead(), output.moved_line)
             return output
-        output.write_report(report_of(output, _stats(output, listing, perf_counter() - start)))
+        output.write_report(report_of(output, _stats(output, listing, perf_counter() - start)), is_idle=True)
         output.close()
     except BaseException:
         output.close(finished=False)
