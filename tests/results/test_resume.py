@@ -135,7 +135,12 @@ def test_shards_together_do_everything_once(clips: Path, tmp_path: Path) -> None
     assert list(texts(out)) == [*(clip.name for clip in CLIPS), "broken.wav"]
     assert report(out) | {"files": 6, "failed": 1, "shards_missing": [], "shards_incomplete": []} == report(out)
     assert len(list(out.glob("*.txt"))) == 5
-    assert transcribe(clips, "-o", out).returncode == 2  # not a folder for a run that is divided otherwise
+    assert fastscribe("merge", out, "-o", tmp_path / "merged", "--allow-failures", "1").returncode == 0
+    for folder in (out, tmp_path / "merged"):  # not for a run that is divided otherwise
+        done = transcribe(clips, "-o", folder)
+        assert done.returncode == 2
+        assert f"{folder}: holds what fastscribe merge made of shards: name another output folder" in done.stderr
+    assert transcribe(FIRST, "-o", tmp_path / "merged", "--overwrite").returncode == 0
 
 
 def test_corrected_list_leaves_no_old_failures(clips: Path, tmp_path: Path) -> None:
