@@ -248,20 +248,22 @@ def read_run(
         run.num_older += newest.pop(key, None) is not None
         newest[key] = row  # behind all others
     found = None if references is None else references.find(newest)
-    for key, row in newest.items():
+    for key in list(newest):
+        row = newest.pop(key)  # which makes room for its pair
         if found is not None and key not in found:
             run.num_older += 1
             continue
         try:
             if is_compared and not isinstance(key, Recording):
                 raise row.problem("no audio_filepath, by which two runs are compared")
-            run.pairs.append(_pair(row, fields, normalize, found[key] if found else None, skip_failed))
+            run.pairs.append(_pair(key, row, fields, normalize, found[key] if found else None, skip_failed))
         except ManifestError as error:
             run.problems.append(error)
     return run
 
 
 def _pair(
+    key: Key,
     row: ResultRow,
     fields: Fields,
     normalize: Callable[[str], str],
@@ -284,10 +286,11 @@ def _pair(
         raise row.problem(f"no reference: there is no {fields.reference}")
     groups = tuple(_label(row.fields.get(name, stated.get(name))) for name in fields.group_by)
     hypothesis = None if failed else _hypothesis(row, fields, normalize, has_manifest=found is not None)
-    path = row.fields.get("audio_filepath")
-    path = path if isinstance(path, str) else ""
-    key = found.recording if isinstance(found, _Reference) else recording_of(row.fields, path)
-    return Pair(reference, hypothesis, groups, path, f"{row.file}: line {row.line}", key)
+    where = f"{row.file}: line {row.line}"
+    if not isinstance(key, Recording):
+        return Pair(reference, hypothesis, groups, where=where, key=recording_of(row.fields, ""))
+    recording = found.recording if isinstance(found, _Reference) else key
+    return Pair(reference, hypothesis, groups, row.fields["audio_filepath"], where, recording)
 
 
 def _hypothesis(row: ResultRow, fields: Fields, normalize: Callable[[str], str], *, has_manifest: bool) -> str:
