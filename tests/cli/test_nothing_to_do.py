@@ -11,6 +11,7 @@ import pytest
 from tests.cli.test_cli import FIRST, MODEL
 from tests.conftest import AUDIO
 from tests.helpers.processes import fastscribe
+from tests.helpers.scenes import NO_MODEL
 from tests.helpers.schemas import check_schema
 from tests.helpers.warm_process import WARM
 
@@ -70,7 +71,7 @@ def test_all_done(clips: Path, tmp_path: Path) -> None:
 
 def test_events_and_report_of_the_run_that_did_the_work_stay(clips: Path, tmp_path: Path) -> None:
     events, report = tmp_path / "events", tmp_path / "out" / "report.json"
-    rows = [{"audio_filepath": str(FIRST)}, {"audio_filepath": "gone.wav", "offset": 1.5, "id": "g"}]
+    rows = [{"audio_filepath": str(FIRST)}, {"audio_filepath": str(clips / "gone.wav"), "offset": 1.5, "id": "g"}]
     (clips / "list.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     command = ("transcribe", clips / "list.jsonl", "-m", MODEL, "-o", tmp_path / "out", "--events", events)
     assert fastscribe(*command).returncode == 1
@@ -78,7 +79,10 @@ def test_events_and_report_of_the_run_that_did_the_work_stay(clips: Path, tmp_pa
     [failed] = [event for event in map(json.loads, before[0].splitlines()) if event["event"] == "failed"]
     assert failed | {"offset": 1.5, "id": "g", "listed": f"{clips / 'list.jsonl'}: line 2, id g"} == failed
     check_schema("event", [failed])
-    assert fastscribe(*command).returncode == 3
+    assert WARM.python(f"{NO_MODEL}from fastscribe.cli import main\nmain()", *command).returncode == 3
+    assert (events.read_bytes(), report.read_bytes()) == before
+    stdin = (clips / "list.jsonl").read_text()  # rows there are known only when the model is loaded
+    assert fastscribe("transcribe", "-", *command[2:], stdin=stdin).returncode == 3
     assert (events.read_bytes(), report.read_bytes()) == before
     assert fastscribe(*command, "--retry-failed").returncode == 1
     last = json.loads(events.read_bytes().splitlines()[-1])["report"]
