@@ -24,7 +24,8 @@ _BEYOND_MS = 500  # a result this much longer than its reference's audio is of o
 _WHOLE = 1 << 16  # more than a path has folders
 _WITH_THESE_PATHS = "give a manifest with the paths of these results"
 _SHOWN = 60  # characters of a text in a message
-_WHERE = ("audio_filepath", "offset", "duration", "audio_track", "error")  # what is kept of a result, beside its texts
+# What is kept of a result, beside its texts.
+_WHERE = ("audio_filepath", "offset", "duration", "audio_track", "audio_channel", "id", "error")
 
 Key: TypeAlias = "Recording | tuple[str, int]"  # a result's recording; its file and line if it names none
 
@@ -110,7 +111,7 @@ class References:
         recording = recording_of(row.fields, resolve(self.manifest, path))
         rows = self._by_file.setdefault((recording.file, recording.offset), [])
         for row_before, before in rows:
-            if before.track == recording.track and before.lasts_as(recording):
+            if before.start == recording.start and before.lasts_as(recording):
                 texts = f"{_quoted(row_before.fields.get(reference))}, not {_quoted(kept.get(reference))}"
                 raise row.problem(
                     f"the same recording as {row_before.file}: line {row_before.line}, which is used: {texts}"
@@ -202,7 +203,7 @@ def _of_same_length(rows: list[_Reference], recording: Recording) -> _Reference 
     A row without a duration reaches to the end, which the result knows. A single row may promise more than the file holds, but
     a result that goes beyond it is of other audio.
     """
-    rows = [one for one in rows if one.recording.track == recording.track] or rows
+    rows = [one for one in rows if one.recording.start[1:] == recording.start[1:]] or rows
     same = [one for one in rows if one.recording.lasts_as(recording)]
     same = same or [one for one in rows if one.recording.duration is None]
     if not same and len(rows) == 1:

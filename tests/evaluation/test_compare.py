@@ -147,6 +147,9 @@ def test_unusable_rows_take_no_other_rows_place(tmp_path: Path) -> None:
     whole = [Pair("a", "a", key=runs[0][3].key._replace(duration=9_004))]
     assert match(whole, [runs[0][3]], count_failed=True).result == match(whole, whole, count_failed=True).result
     assert [len(part) for part in match(whole, runs[0][3:5], count_failed=True)[:4]] == [1, 1, 0, 1]
+    ids = [Pair("a", id, key=runs[0][3].key._replace(id=id)) for id in "xy"]
+    matched = match(ids, ids[::-1], count_failed=True)
+    assert matched.result == matched.baseline == ids
 
 
 def two_runs(folder: Path) -> tuple[Path, Path]:

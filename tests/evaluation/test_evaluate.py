@@ -388,9 +388,17 @@ def test_failed_rows_and_broken_lines_can_be_left_out(tmp_path: Path) -> None:
 
 
 def test_the_newest_result_of_a_recording_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Offsets, durations and tracks tell recordings of one file apart; rows without a path are recordings of their own."""
+    """Other offsets, tracks, channels, durations and ids are other recordings, and so are rows without a path."""
     monkeypatch.chdir(tmp_path)
     parts = row("a", "old"), row("a", "a", offset=1), row("a", "a", audio_track=1), row("a", "a", duration=2)
+    others = (
+        row("a", "left", audio_channel=0),
+        row("a", "right", audio_channel=1),
+        row("a", "b", id=1),
+        row("a", "c", id=2),
+    )
+    run = read_run([str(write(tmp_path / "o.jsonl", *others))], Fields(), str)
+    assert [pair.hypothesis for pair in run.pairs] == ["left", "right", "b", "c"]
     twice = row("a", "new", audio_filepath=str(tmp_path / "a.wav"))
     nameless = {"text": "a", "pred_text": "a"}
     run = read_run([str(write(tmp_path / "r.jsonl", *parts, twice, nameless, nameless))], Fields(), str)
