@@ -118,6 +118,8 @@ def test_the_line_about_the_model_waits_for_the_end_of_a_stream(tmp_path: Path) 
     assert two.stderr.startswith("fastscribe: the small English") and two.stderr.count("RTFx") == 1
     kept = fastscribe("transcribe", "-", "-o", tmp_path / "out", stdin=f"{AUDIO / 'e02_0p3s.flac'}\n")
     assert kept.stderr.startswith("fastscribe: no --model") and kept.stdout == ""
+    for quiet, number in (((), 1), (("-q",), 0)):
+        assert fastscribe("transcribe", FIRST, "--dry-run", *quiet).stderr.count("no --model") == number
 
 
 def test_every_format(tmp_path: Path, texts: dict[str, str]) -> None:
