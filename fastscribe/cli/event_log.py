@@ -18,6 +18,8 @@ from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
+import typer
+
 from fastscribe._system.file_kinds import starts_with
 from fastscribe._system.signals import Terminated
 from fastscribe._system.url_secrets import hide_secrets
@@ -72,7 +74,7 @@ class EventLog:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._stop_event.set()
-        if error is not None and isinstance(error, (*_SIGNALS, FastscribeError, OSError)):
+        if error is not None and not isinstance(error, typer.Exit):  # which comes behind the last event
             self._write_event("stopped", {"message": hide_secrets(_reason(error))})
         if self._file is not None:
             try:
@@ -135,4 +137,6 @@ class EventLog:
 
 
 def _reason(error: BaseException) -> str:
-    return _SIGNALS.get(type(error)) or " ".join(str(error).split())
+    text = " ".join(str(error).split())
+    is_expected = isinstance(error, (FastscribeError, OSError))
+    return _SIGNALS.get(type(error)) or (text if is_expected else f"{type(error).__name__} {text}".rstrip())
