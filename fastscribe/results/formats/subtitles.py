@@ -13,6 +13,7 @@ by the same kind of search.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, groupby, pairwise
@@ -47,6 +48,7 @@ _LINE_BREAK = 3.0  # columns of unevenness for one of the costs of a break above
 _LONE_WORD_LINE = 100.0
 _TOP_HEAVY = 0.01  # for a column, times the lines below it: of equal layouts the one with short upper lines
 
+_LABEL = re.compile("(channel|speaker) [0-9]+")  # of a speaker without a name
 _TITLES = frozenset(("mr.", "mrs.", "ms.", "dr.", "prof.", "st.", "vs.", "gen.", "sen.", "rep.", "gov.", "hr.", "fr."))
 
 
@@ -92,10 +94,16 @@ def to_cues(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE, *, nam
     ends = accumulate(len(segment.words) for segment in transcript.segments)
     line_ends = {end for end, one in zip(ends, transcript.segments, strict=True) if one.line is not None}
     if transcript.speakers:
-        return _dialogue_cues(transcript.words, audio_ms, style, names_speakers, line_ends)
+        names_them = names_speakers and shows_speakers(transcript)
+        return _dialogue_cues(transcript.words, audio_ms, style, names_them, line_ends)
     if (given := found_cues(transcript)) is not None:
         return _given_cues(transcript.segments, given, audio_ms, style)
     return words_to_cues(transcript.words, audio_ms, style, line_ends)
+
+
+def shows_speakers(transcript: Transcript) -> bool:
+    """Return True if a text to read says who speaks: not for one speaker whom nobody has named."""
+    return len(transcript.speakers) > 1 or any(_LABEL.fullmatch(one) is None for one in transcript.speakers)
 
 
 def _given_cues(segments: Sequence[Segment], given: GivenCues, audio_ms: int, style: SubtitleStyle) -> list[Cue]:
