@@ -6,8 +6,9 @@ command goes on where the last run stopped: the ledger knows what is done, and f
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import compress
@@ -84,6 +85,7 @@ class JournaledOutput:
         self._storage, self._run, self._say = storage, run, say
         self._new = Totals()
         self._report: bytes | None = None
+        self._earlier_report = b""
         self._is_closed = False
         try:
             self.journal = self._open(run)
@@ -142,6 +144,8 @@ class JournaledOutput:
         if run.overwrite:
             self._shards = _overwrite(storage, run, self._shards, self._say)
         _check_sharding(storage, run.shard, self._shards)
+        with suppress(FileNotFoundError):
+            self._earlier_report = storage.read(Paths(Path(), run.shard.suffix).report.name)  # which open() removes
         names = run.style.speaker_names
         return storage.open(run.header, {**run.facts, **({} if names is None else _stated(names))}, self._say)
 
@@ -273,9 +277,16 @@ class JournaledOutput:
             not_given=int((is_counted & ~journal.is_in_this_run).sum()),
         )
 
-    def write_report(self, content: bytes) -> None:
-        """Have `close` write the report last and durably: `merge` takes it as proof that the run is complete."""
-        self._report = content
+    def write_report(self, content: bytes, *, is_idle: bool = False) -> None:
+        """Have `close` write the report last and durably: `merge` takes it as proof that the run is complete.
+
+        Args:
+            content: The report.
+            is_idle: The run has transcribed nothing. An earlier report stays, with the numbers of the run that did the work, if
+                it counts the results that are here.
+        """
+        is_kept = is_idle and _counts_in(self._earlier_report) == _counts_in(content)
+        self._report = self._earlier_report if is_kept else content
 
     def _drop_old_failures(self) -> None:
         """Drop inputs that never were recordings and are not among this run's: a manifest's row, corrected."""
@@ -287,6 +298,14 @@ class JournaledOutput:
             files = [NewFile(f"{old.name}.{format}", None, crcs) for format, crcs in former.items()]
             entry = old._replace(state=NO_STATE, begin=0, end=0, files={}, former=former)
             self._committer.add(Item(entry, has_new_row=False, files=tuple(files)))
+
+
+def _counts_in(report: bytes) -> list[Any] | None:
+    """Return a report's numbers of all results, and of those that failed; None if it is none."""
+    try:
+        return [json.loads(report)["totals"][name] for name in ("files", "failed")]
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _others(names: Sequence[object]) -> str:

@@ -456,6 +456,7 @@ def test_a_folder_that_is_elsewhere_is_not_decoded_again(scene: Scene) -> None:
         for wrong, said in {
             (): f"--moved {old}={new} takes the results over, --moved none decodes all again",
             ("--speakers", "channels"): f"--moved {old}={new} takes the results over",
+            ("--dry-run",): f"--moved {old}={new} takes the results over, --moved none decodes all again",
             ("--moved", f"{old}x={new}"): f"--moved {old}x={new}: takes over no result in {scene.place}, so nothing is "
             f"decoded: did you mean --moved {old}={new}?",
             ("--moved", f"{old}={third}"): f"did you mean --moved {old}={new}?",
