@@ -137,7 +137,6 @@ class WorkerPool:
         self._processes: list[WorkerProcess] = []  # of devices, all that may live
         self._readers: ReplacingThreadPool | None = None
         self._batches: dict[int, ReadBatch] = {}  # in the arena, by number
-        self._lost: list[tuple[int, int]] = []  # parts of the arena that are not used again
         self._reset()
         try:
             # Devices first: they take longer to start.
@@ -266,7 +265,8 @@ class WorkerPool:
 
     def _reset(self) -> None:
         """Forget the batches of a run. The memory of those that threads of this process still write to is lost."""
-        self._lost += [(one.place, one.layout.num_bytes) for one in self._batches.values() if one.being_written]
+        for place in [one.place for one in self._batches.values() if not one.being_written]:
+            self._arena.release(place)
         self._dispatch = Dispatch()
         self._batches = {}
         self._numbers = count()
@@ -277,7 +277,6 @@ class WorkerPool:
         self._planned: deque[Plan] = deque()  # not begun yet: the arena had no room
         self._wakes = False
         self._to_hand_out: deque[tuple[ReadBatch, list[int]]] = deque()  # rows that are read
-        self._arena.clear(self._lost)
 
     @property
     def _is_busy(self) -> bool:
@@ -364,7 +363,7 @@ class WorkerPool:
         batch.num_undone -= len(rows)
         if not batch.num_undone:
             del self._batches[batch.number]
-            self._arena.release(batch.place, batch.layout.num_bytes)
+            self._arena.release(batch.place)
         yield utterances, results
 
     def _balance(self, has_plans: bool) -> None:
