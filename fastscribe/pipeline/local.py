@@ -58,7 +58,7 @@ class LocalExecutor(Engine):
         self._readers = ReplacingThreadPool(options.threads or default_threads(), "read")
 
     def host_work(self, preparation: Preparation, stage: TextStage, rooms: Additions) -> HostWork:
-        return HostWork(None, local_texts(stage, rooms))
+        return HostWork(local_texts(stage, rooms))
 
     def execute(self, plans: Iterable[Plan | Idle]) -> Generator[Outcome | Idle, None, None]:
         with closing(self.load(plans)) as batches, dropping(self), short_switch_interval(self.device):

@@ -46,10 +46,9 @@ from fastscribe.pipeline.workers import messages
 from fastscribe.pipeline.workers.arena import Arena
 from fastscribe.pipeline.workers.devices import Device
 from fastscribe.pipeline.workers.dispatch import Dispatch, Task
+from fastscribe.pipeline.workers.groups import ITEMS_A_JOB, InputGroup, ReadBatch
 from fastscribe.pipeline.workers.helpers import HelperPool
-from fastscribe.pipeline.workers.inputs import HelperInputs
 from fastscribe.pipeline.workers.process import StderrRelay, WorkerProcess, kill_all
-from fastscribe.pipeline.workers.reads import ReadBatch
 from fastscribe.pipeline.workers.stages import MakeTextStage, PrepareStage, ReadStage
 from fastscribe.pipeline.workers.texts import HelperTexts
 from fastscribe.segmentation.silence import with_cuts
@@ -172,12 +171,6 @@ class WorkerPool:
     def budget(self) -> Budget:
         return self._budget
 
-    @property
-    def suspects(self) -> set[int]:
-        """The recordings without a result that a device had when its process died, by their positions in the run."""
-        rows = [*self._dispatch.suspects(), *((batch, row) for batch, row, _ in self._blamed)]
-        return {self._batches[batch].utterances[row].audio.index for batch, row in rows}
-
     def choose_budget(self) -> Budget:
         budgets = [slot.ready.budget for slot in self._slots if slot.ready is not None] or [self._ready.budget]
         return Budget.smallest(budgets)
@@ -198,7 +191,7 @@ class WorkerPool:
 
     def host_work(self, preparation: Preparation, stage: TextStage, rooms: Additions) -> HostWork:
         if rooms.needs_whole_recordings or rooms.make_texts is not None:
-            return HostWork(None, local_texts(stage, rooms))
+            return HostWork(local_texts(stage, rooms))
         made = MakeTextStage(stage, rooms.edits, self.style)
         stages: dict[messages.Kind, Any] = {
             "read": ReadStage(),
@@ -206,9 +199,9 @@ class WorkerPool:
             "text": made,
         }
         self.helpers.set_up(stages)
-        inputs = HelperInputs(preparation, self.helpers, self._wake, self._homes)
         self._wakes = True
-        return HostWork(inputs, partial(HelperTexts, made, self.helpers, self._wake, self._homes))
+        make_texts = partial(HelperTexts, made, self.helpers, self._wake)
+        return HostWork(make_texts, partial(InputGroup, preparation, self.helpers), ITEMS_A_JOB, self._wake)
 
     def execute(self, plans: Iterable[Plan | Idle]) -> Generator[Outcome | Idle, None, None]:
         assert self._readers is not None, "begin() comes first"
@@ -232,8 +225,7 @@ class WorkerPool:
             self._reads.close()
 
     def release(self, index: int) -> None:
-        if (home := self._homes.pop(index, None)) is not None:
-            self.helpers.forget(home, index)
+        self.helpers.forget(index)
 
     def end(self) -> None:
         for slot in self._slots:
@@ -247,6 +239,19 @@ class WorkerPool:
         if self._readers is not None:
             self._readers.close()
         self._reset()
+
+    def give_up(self, error: DeviceFailed) -> set[int]:
+        """Give up the processes for good, because of an error; the caller's process does what helpers were at.
+
+        Returns:
+            The recordings without a result that a device had when its process died, by their positions in the run.
+        """
+        rows = [*self._dispatch.suspects(), *((batch, row) for batch, row, _ in self._blamed)]
+        suspects = {self._batches[batch].utterances[row].audio.index for batch, row in rows}
+        self.helpers.hand_back(error)
+        self.end()
+        self.close()
+        return suspects
 
     def close(self) -> None:
         self._finalizer()
@@ -270,7 +275,6 @@ class WorkerPool:
         self._dispatch = Dispatch()
         self._batches = {}
         self._numbers = count()
-        self._homes: dict[int, int] = {}  # by the index of a remote recording: the helper that has its bytes
         self._blamed: list[
             tuple[int, int, RecordingKilledProcess]
         ] = []  # batches and rows that ended processes by themselves
@@ -320,7 +324,7 @@ class WorkerPool:
             except OSError as error:
                 raise DeviceFailed("the memory that processes share", error) from error
         number = next(self._numbers)
-        batch = ReadBatch(number, plan, layout, place, self._arena, self.helpers, self._homes)
+        batch = ReadBatch(number, plan, layout, place, self._arena, self.helpers)
         self._batches[number] = batch
         self._reads.submit(batch)
         return True
@@ -345,8 +349,6 @@ class WorkerPool:
         rows = []
         for row in done:
             if row not in batch.rows:
-                if isinstance(error := batch.errors.get(row), DeviceFailed):  # no helper can be started
-                    raise error
                 yield from self._finish(batch, [row], [batch.failure(row)])
             elif batch.rows[row].is_silent:
                 yield from self._finish(batch, [row], [Hypothesis()])
