@@ -391,6 +391,20 @@ def test_work_that_no_helper_can_do_has_the_reason_as_its_result(fake: SimpleNam
     assert [job.results for job in later] == [{0: error}] * 3
 
 
+def test_work_that_is_handed_back_has_the_reason_as_its_result(fake: SimpleNamespace) -> None:
+    """What the helpers are at, what waits for them, and what comes later. An end of a run drops what it had."""
+    dropped = submit(fake.pool, numbers(1))
+    with fake.pool._lock:
+        fake.pool._helpers[0].jobs[0].drop()
+    jobs = [submit(fake.pool, numbers(1, 2, 3)) for _ in range(4)]
+    fake.process.say(done(fake.process.jobs()[1], number=1))
+    error = DeviceFailed("cpu:0", OSError("lost"))
+    fake.pool.hand_back(error)
+    jobs.append(submit(fake.pool, numbers(1, 2, 3)))
+    assert [job.results for job in jobs] == [{0: 2, 1: error, 2: error}, *[{0: error, 1: error, 2: error}] * 4]
+    assert not dropped.results and fake.process.is_killed and not fake.failures
+
+
 @pytest.mark.parametrize(("work", "limit_s"), [((7, 7), helpers.STILL_S), ((), helpers._STILL_WITHOUT_CLOCK_S)])
 def test_only_local_jobs_are_taken_for_hung_after_a_minute(
     fake: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, work: tuple[int, ...], limit_s: float
