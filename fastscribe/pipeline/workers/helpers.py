@@ -17,7 +17,7 @@ from itertools import count
 from threading import Event, RLock, Thread
 from typing import Any
 
-from fastscribe._system.process_limits import room_for_processes
+from fastscribe._system.limits import room_for_processes
 from fastscribe.errors import DeviceFailed, RecordingKilledProcess, first_line
 from fastscribe.fast_paths import RefusedPath
 from fastscribe.pipeline.loader import REMOTE_THREADS

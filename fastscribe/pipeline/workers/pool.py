@@ -20,8 +20,7 @@ from time import perf_counter
 from typing import Any
 
 from fastscribe import errors
-from fastscribe._system.memory import usable_bytes
-from fastscribe._system.process_limits import raise_soft_limits
+from fastscribe._system.limits import raise_soft_limits, usable_bytes
 from fastscribe._system.processors import usable_processors
 from fastscribe.audio.failures import to_failure
 from fastscribe.config import Options, OutputStyle
