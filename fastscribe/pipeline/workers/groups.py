@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from fastscribe.audio.failures import to_failure
 from fastscribe.audio.media import is_held
 from fastscribe.errors import DeviceFailed
 from fastscribe.pipeline.batch_layout import BatchLayout, ReadRow
+from fastscribe.pipeline.loader import RowGroup
 from fastscribe.pipeline.prefetch import Group
 from fastscribe.pipeline.preparation import Preparation, PreparedInput
 from fastscribe.pipeline.sort_buffer import PreparationGroup
@@ -20,7 +19,7 @@ from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.pipeline.workers.arena import Arena
 from fastscribe.pipeline.workers.helpers import HelperPool, Job
 from fastscribe.pipeline.workers.messages import Kind
-from fastscribe.types import Failure, File, Int64Array, Source, Utterance
+from fastscribe.types import Failure, File, Source, Utterance
 
 ITEMS_A_JOB = 32  # two milliseconds of reading headers, a sixteenth of a second of reading short FLAC files
 _NO_HOME = -1
@@ -105,7 +104,7 @@ class InputGroup(HelperGroup, PreparationGroup[Source | Failure, PreparedInput])
         self.items[index] = to_failure(source, "probe", result) if isinstance(result, BaseException) else result
 
 
-class ReadBatch(HelperGroup):
+class ReadBatch(HelperGroup, RowGroup):
     """The rows of a batch, which helpers read into shared memory. It stays there until its last result has come.
 
     Args:
@@ -128,11 +127,10 @@ class ReadBatch(HelperGroup):
         arena: Arena,
         helpers: HelperPool,
     ) -> None:
-        super().__init__(len(plan))
-        self.number, self.utterances, self.layout, self.place = number, list(plan), layout, place
+        super().__init__(plan)
+        self.number, self.layout, self.place = number, layout, place
         self.shared = place, layout
-        self.rows: dict[int, ReadRow] = {}  # that are read
-        self.failures: dict[int, Failure] = {}  # of helpers
+        self._failures: dict[int, Failure] = {}  # of helpers
         self.being_written: set[int] = set()  # rows that threads of this process read now
         self.num_undone = len(plan)  # rows without a result
         self.helpers, self._arena = helpers, arena
@@ -147,23 +145,17 @@ class ReadBatch(HelperGroup):
             return
         arrays = self.layout.placed(self._arena.view(self.place, self.layout.num_bytes))
         try:
-            self.take(index, arrays.read(index, self.utterances[index]))
+            self.keep(index, arrays.read(index, self.utterances[index]))
         finally:
             self.being_written.discard(index)
 
     def take(self, index: int, result: Any) -> None:
         if isinstance(result, ReadRow):
-            self.rows[index] = result
-            self.utterances[index] = result.noted(self.utterances[index])
+            self.keep(index, result)
         elif isinstance(result, Failure):
-            self.failures[index] = result
+            self._failures[index] = result
         else:
             self.errors[index] = result
 
     def failure(self, row: int) -> Failure:
-        """Return the Failure of a row that could not be read."""
-        return self.failures.get(row) or to_failure(self.utterances[row].audio, "load", self.errors[row])
-
-    def lengths(self, rows: Sequence[int]) -> Int64Array:
-        """Return the lengths [B] of some rows in samples at the model's rate."""
-        return np.array([self.rows[row].length for row in rows], np.int64)
+        return self._failures.get(row) or super().failure(row)

@@ -345,14 +345,9 @@ class WorkerPool:
 
     def _sort_out(self, batch: ReadBatch, done: Sequence[int]) -> Iterator[Outcome]:
         """Queue the rows that are to be decoded. Yield the others: those that could not be read, and digital silence."""
-        rows = []
-        for row in done:
-            if row not in batch.rows:
-                yield from self._finish(batch, [row], [batch.failure(row)])
-            elif batch.rows[row].is_silent:
-                yield from self._finish(batch, [row], [Hypothesis()])
-            else:
-                rows.append(row)
+        rows, settled = batch.sort_out(done)
+        for row, result in settled:
+            yield from self._finish(batch, [row], [result])
         if rows:
             self._to_hand_out.append((batch, rows))
 
@@ -540,7 +535,7 @@ class WorkerPool:
         was_ready, was_refused = slot.ready is not None, slot.refused is not None
         self._processes.remove(slot.process)
         slot.ready, slot.silent_s = None, 0.0
-        death = self._dispatch.remove_worker(number)
+        num_handed_over, given_up = self._dispatch.remove_worker(number)
         slot.share.died += was_ready
         slot.deaths_in_a_row += 1
         slot.is_given_up = not self._run or (was_refused and not was_ready) or slot.deaths_in_a_row > MAX_DEATHS
@@ -554,8 +549,8 @@ class WorkerPool:
         slot.death = self._last_death = reason
         if not self._run:  # the pool says so once it knows whether another one could start
             return
-        self._say_death(slot, reason, death.num_handed_over)
-        self._blamed += ((given_up, row, killed) for given_up, row in death.given_up)
+        self._say_death(slot, reason, num_handed_over)
+        self._blamed += ((batch, row, killed) for batch, row in given_up)
         self._check_usable()
 
     def _fail_blamed(self) -> Iterator[Outcome]:
