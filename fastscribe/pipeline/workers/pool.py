@@ -12,6 +12,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -121,42 +122,39 @@ class WorkerPool:
         self._last_death = ""
         self._text_s = 0.0  # seconds of helpers for the texts of earlier runs
         self._is_woken = self._wakes = False  # an event wakes it already; the source of plans wakes it too
-        raise_soft_limits()
-        self._relay = StderrRelay()
-        try:
-            self._arena = Arena.of_machine(usable_bytes(), len(devices))
-        except BaseException:
-            self._relay.close()
-            raise
-        if self._arena.refusal is not None:
-            why = first_line(self._arena.refusal)
-            self._tell(f"the system refuses memory without a file ({why}): samples go through a temporary file")
-        self._start = replace(start, shared=self._arena.file)
         self._processes: list[WorkerProcess] = []  # of devices, all that may live
         self._readers: ReplacingThreadPool | None = None
         self._batches: dict[int, ReadBatch] = {}  # in the arena, by number
         self._reset()
-        try:
+        raise_soft_limits()
+        with ExitStack() as opened:
+            self._relay = StderrRelay()
+            opened.callback(self._relay.close)
+            self._arena = Arena.of_machine(usable_bytes(), len(devices))
+            opened.callback(self._arena.close)
+            if self._arena.refusal is not None:
+                why = first_line(self._arena.refusal)
+                self._tell(f"the system refuses memory without a file ({why}): samples go through a temporary file")
+            self._start = replace(start, shared=self._arena.file)
+            helpers: list[HelperPool] = []
+            opened.callback(_end, self._processes, helpers)
             # Devices first: they take longer to start.
             self._slots = [_Slot(one, self._new_process(one), DeviceShare(one.name, "")) for one in devices]
             self.helpers = self._new_helpers(start.options)
-            self._finalizer = weakref.finalize(self, _end, self._processes, self.helpers, self._arena, self._relay)
-        except BaseException:
-            _end(self._processes, None, self._arena, self._relay)
-            raise
-        try:
-            while any(slot.ready is None and not slot.is_given_up for slot in self._slots):
-                for _ in self._receive():
-                    pass
-            self._facts = self._common_facts()
-            # All devices may be starting again when this is asked for.
-            self._ready = next(slot.ready for slot in self._slots if slot.ready is not None)
-            for slot in self._slots:
-                if slot.is_given_up:
-                    self._tell(f"{slot.device.process_name} {slot.death}; the others go on")
-        except BaseException:
-            self.close()
-            raise
+            helpers.append(self.helpers)
+            self._facts, self._ready = self._wait_until_ready()
+            self._finalizer = weakref.finalize(self, opened.pop_all().close)
+
+    def _wait_until_ready(self) -> tuple[ModelFacts, messages.Ready]:
+        """Return what the processes say of the model, and what one of them has said: later all may be starting again."""
+        while any(slot.ready is None and not slot.is_given_up for slot in self._slots):
+            for _ in self._receive():
+                pass
+        facts = self._common_facts()
+        for slot in self._slots:
+            if slot.is_given_up:
+                self._tell(f"{slot.device.process_name} {slot.death}; the others go on")
+        return facts, next(slot.ready for slot in self._slots if slot.ready is not None)
 
     @property
     def facts(self) -> ModelFacts:
@@ -617,9 +615,7 @@ def _failed(failure: Failure, audio: AudioInfo) -> Failure:
     return Failure(*given, audio.row, audio.index, audio.given_key, audio.listed)
 
 
-def _end(devices: list[WorkerProcess], helpers: HelperPool | None, arena: Arena, relay: StderrRelay) -> None:
-    processes = [*devices, *([] if helpers is None else helpers.give_up())]
+def _end(devices: list[WorkerProcess], helpers: Sequence[HelperPool]) -> None:
+    processes = [*devices, *(process for pool in helpers for process in pool.give_up())]
     devices.clear()
     kill_all(processes)
-    relay.close()
-    arena.close()
