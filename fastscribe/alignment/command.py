@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fastscribe._system.quick_start import quick_start
+from fastscribe._system.process_settings import quick_start
 from fastscribe.alignment.script import missing_line, unheard_line, unsearched_line, unwritten_line
 from fastscribe.alignment.texts import Texts
 from fastscribe.audio.formats import list_kind

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import typer
 
 from fastscribe._system.gpus import num_gpus
-from fastscribe._system.quick_start import quick_start
+from fastscribe._system.process_settings import quick_start
 from fastscribe._system.urls import is_url
 from fastscribe.audio.formats import STDIN
 from fastscribe.cli.app import WHEN_STOPPED, StdoutClosed
