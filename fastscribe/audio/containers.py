@@ -7,7 +7,7 @@ the codec's frames. A gap in the timestamps becomes silence. Where a clock start
 (ADTS, MP3 and AC-3 whose sample rate changes), positions are counted from the start of the file, so each part of it is found by
 decoding from there (AudioInfo.reading). Samples of another rate than the first are resampled to it.
 
-PyAV is imported when the first such file is opened, because most runs need none.
+This module is imported when the first such file is opened, because most runs need no PyAV.
 
 Dimensions: S samples, C channels.
 """
@@ -20,7 +20,11 @@ from contextlib import closing, contextmanager
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+import av
 import numpy as np
+from av.error import ArgumentError, FFmpegError, InvalidDataError
+from av.packet import Packet
+from av.stream import Discard
 
 from fastscribe._system.positioned_read import BINARY
 from fastscribe._system.shared_calls import SharedCalls
@@ -36,7 +40,6 @@ if TYPE_CHECKING:
     from av.audio.frame import AudioFrame
     from av.audio.stream import AudioStream
     from av.container import InputContainer
-    from av.packet import Packet
 
     AudioPacket = Packet[AudioStream]
 
@@ -72,9 +75,7 @@ _OPUS_STEP = 120  # samples at 48,000 Hz; every Opus packet is a multiple
 
 
 def demuxers() -> list[str]:
-    """Return the kinds of container that are read and that this FFmpeg has. Raises ImportError without PyAV."""
-    import av
-
+    """Return the kinds of container that are read and that this FFmpeg has."""
     return sorted(set(_DEMUXERS.split(",")) & av.formats_available)
 
 
@@ -215,8 +216,6 @@ class Track:
 
     def _read_other_streams(self, wanted: bool) -> None:
         """Let FFmpeg skip the bytes of the other streams, such as pictures, unless they are wanted."""
-        from av.stream import Discard
-
         for stream in self._container.streams:
             if stream is not self._stream:
                 stream.discard = Discard.default if wanted else Discard.all
@@ -301,7 +300,7 @@ class Track:
                     self._note_end(packet, end)
                 elif end > ends.get(packet.stream_index, end - 1):
                     ends[packet.stream_index] = end
-        except _ffmpeg_error() as error:
+        except FFmpegError as error:
             if not states_length:
                 raise ContainerError(f"damaged or truncated ({_reason(error)})") from error
             is_whole = False
@@ -407,7 +406,7 @@ class Track:
         offset = time if time is not None else self._origin - int(_BEFORE_START_S / self._tick_s)
         try:
             self._container.seek(offset, stream=stream)
-        except _ffmpeg_error():
+        except FFmpegError:
             if time is not None:
                 return self._restart(None)
             self._frames.close()
@@ -469,7 +468,6 @@ class Track:
 
     def _decode(self, packets: Iterator[AudioPacket]) -> Generator[AudioFrame, None, None]:
         """Yield the packets' frames. Packets that cannot be decoded (tags, damage) are left out, 0.1 s at most."""
-        ffmpeg_error = _ffmpeg_error()  # now, because at exit nothing can be imported
         try:
             for packet in packets:
                 end = _packet_end(packet)
@@ -477,14 +475,14 @@ class Track:
                     self._note_end(packet, end)
                 try:
                     yield from packet.decode()
-                except ffmpeg_error as error:
+                except FFmpegError as error:
                     if end is None or self._to_samples(end) > self._position:  # else it is decoded for those after it
                         self._lost_s += float(self._packet_ticks * self._tick_s) or _LOST_PACKET_S
                     if self._lost_s > MISSING_TOLERANCE_S:
                         at_s = 0.0 if end is None else float((end - self._packet_ticks - self._origin) * self._tick_s)
                         problem = f"damaged near {max(0.0, at_s):.2f} s: cannot be decoded ({_reason(error)})"
                         raise ContainerError(problem) from error
-        except ffmpeg_error as error:
+        except FFmpegError as error:
             raise ContainerError(f"damaged or truncated ({_reason(error)})") from error
 
     def _packets(self, *streams: AudioStream) -> Iterator[Any]:
@@ -501,8 +499,6 @@ class Track:
 
     def _joined(self, packets: Iterator[AudioPacket]) -> Iterator[AudioPacket]:
         """Yield the bytes of all packets as one packet, and the end of the stream."""
-        from av.packet import Packet
-
         parts, num_bytes = [], 0
         for packet in packets:
             parts.append(bytes(packet))
@@ -604,20 +600,15 @@ def _open(path: str | None, file: GuardedFile | None, more: Mapping[str, str]) -
 
     FFmpeg gets no name: it would search all of a file for what the extension promises, and take "a:b.m4a" for an address.
     """
-    try:
-        import av
-    except ImportError as error:
-        raise ContainerError("needs PyAV, which cannot be imported: pip install av") from error
-
     descriptor = None if path is None else os.open(path, os.O_RDONLY | BINARY)
     try:
         source = file if descriptor is None else "fd:"
         options = {**_OPTIONS, **more} if descriptor is None else {**_OPTIONS, **more, "fd": str(descriptor)}
         container: InputContainer = av.open(source, "r", options=options, **_tag_options())
         return container
-    except (av.error.InvalidDataError, av.error.ArgumentError) as error:  # the latter: a format not in _DEMUXERS
+    except (InvalidDataError, ArgumentError) as error:  # the latter: a format not in _DEMUXERS
         raise NotAContainer("damaged or truncated, or in a format that FFmpeg does not read") from error
-    except av.error.FFmpegError as error:
+    except FFmpegError as error:
         raise ContainerError(f"cannot be opened, damaged or truncated ({_reason(error)})") from error
     finally:
         if descriptor is not None:
@@ -626,15 +617,7 @@ def _open(path: str | None, file: GuardedFile | None, more: Mapping[str, str]) -
 
 def _tag_options() -> dict[str, Any]:
     """Return what lets PyAV open a file whose tags are not UTF-8. From 19 on, it needs nothing and takes nothing."""
-    import av
-
     return {"metadata_errors": "replace"} if int(av.__version__.split(".")[0]) < 19 else {}
-
-
-def _ffmpeg_error() -> type[Exception]:
-    from av.error import FFmpegError
-
-    return FFmpegError
 
 
 def _reason(error: Exception) -> str:

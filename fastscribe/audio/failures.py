@@ -38,12 +38,12 @@ def is_utf8(text: str) -> bool:
     return True
 
 
-def not_utf8(name: str) -> str:
+def not_utf8(name: str, remedy: str = "rename the file") -> str:
     """Return what is wrong with a name that is_utf8() refuses: the name, or the locale, which makes surrogates of any."""
     is_of_locale = sys.getfilesystemencoding() != "utf-8" and is_utf8(
         os.fsencode(name).decode("utf-8", "surrogateescape")
     )
-    return _LOCALE if is_of_locale else "not valid UTF-8; rename the file"
+    return _LOCALE if is_of_locale else f"not valid UTF-8; {remedy}"
 
 
 def printable(text: str) -> str:
@@ -86,6 +86,8 @@ def input_failure(path: str, problem: str) -> Failure:
 def to_failure(item: Source | AudioInfo, stage: str, error: BaseException) -> Failure:
     """Make a Failure of any exception. An AudioError's message omits the path, which Failure.path holds."""
     problem = error.problem if isinstance(error, AudioError) else " ".join(str(error).split())
+    if isinstance(error, ImportError):
+        problem = f"the installation is incomplete ({problem}): `fastscribe doctor` shows what is missing"
     kind = type(error).__name__
     message = FastscribeError.spoken(problem) or kind
     return Failure(item.path, item.id, stage, kind, message, item.row, item.index, item.given_key, item.listed)

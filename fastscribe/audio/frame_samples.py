@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import soxr
+from av.audio.resampler import AudioResampler
 
 from fastscribe.audio.channel_layout import choose
 from fastscribe.audio.mixing import mix_weights
@@ -13,7 +14,6 @@ from fastscribe.types import AnyArray, Float32Array
 
 if TYPE_CHECKING:
     from av.audio.frame import AudioFrame
-    from av.audio.resampler import AudioResampler
 
 _MOST_PLANES = 7  # PyAV looks for one behind the last, and there is no room for it in a frame of eight
 
@@ -40,8 +40,6 @@ class FrameSamples:
 
     def _packed(self, frame: AudioFrame) -> AudioFrame:
         """Return a frame whose channels are in one array."""
-        from av.audio.resampler import AudioResampler
-
         kind = frame.format.name, frame.layout.name, frame.sample_rate
         if self._resampler is None or self._kind != kind:
             self._resampler, self._kind = AudioResampler("dbl", frame.layout, frame.sample_rate), kind

@@ -74,7 +74,9 @@ def _source(row: Row) -> Source | Failure:
     file: File = opened(row.file) if isinstance(row.file, str) else row.file
     try:
         if row.fields is None and not is_utf8(row.span.path):
-            raise ManifestError(row.where, row.number, f"a path that is {not_utf8(row.span.path)}")
+            is_there = isinstance(row.file, str) and os.path.lexists(row.file)
+            remedy = "rename the file" if is_there else "save the list as UTF-8"
+            raise ManifestError(row.where, row.number, f"a path that is {not_utf8(row.span.path, remedy)}")
         source = source_of(row.where, row.number, row.fields or {}, row.span, file)
     except ManifestError as error:
         return _failure(BadRow(row.where, row.number, error, row.fields))

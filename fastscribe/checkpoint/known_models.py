@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
+import yaml
+
 from fastscribe.checkpoint import hub
 from fastscribe.checkpoint.hub_name import DEFAULT, LARGE_MODEL, PACKAGED
 from fastscribe.errors import CheckpointError
@@ -50,8 +52,6 @@ class KnownModel:
 
 def known_models() -> list[KnownModel]:
     """Return the table, in its order."""
-    import yaml
-
     rows = yaml.safe_load(_TABLE.read_text(encoding="utf-8"))
     return [KnownModel(**{**row, "decoders": tuple(row["decoders"])}) for row in rows]
 

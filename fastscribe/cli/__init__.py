@@ -101,9 +101,24 @@ def _report_error(error: Exception) -> int:
     if is_full:
         say(f"stdout: {os.strerror(errno.ENOSPC)}")
         return 1
+    if _is_out_of_memory(error):
+        say(
+            f"the system refuses more memory or threads ({first_line(error)}): raise the limits of this process, or use a "
+            "smaller model or --dtype int8"
+        )
+        return 1
     if isinstance(error, (StdoutClosed, BrokenPipeError)):
         return 141
     raise error
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Return True if the machine, or a limit of the user's, refused memory or the addresses of a thread's stack."""
+    return (
+        isinstance(error, MemoryError)
+        or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+        or (isinstance(error, RuntimeError) and str(error) == "can't start new thread")
+    )
 
 
 def _version(value: bool) -> None:

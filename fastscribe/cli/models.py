@@ -156,9 +156,7 @@ def _write(checkpoint: Checkpoint, out: Path, dtype: FloatDtypeName, to: ExportF
 
 def _write_folder(folder: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a temporary folder, and give it its name when it is whole and durable."""
-    from fastscribe.checkpoint.native_writer import new_model
-
-    with new_model(folder) as new:
+    with native_writer.new_model(folder) as new:
         write(new)
     if os.name == "nt" and folder.exists():
         folder.rmdir()  # elsewhere the rename replaces an empty folder

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 _NUM_FIELDS = 4  # of a beam without phrases
 _HASH_FACTOR = 6_364_136_223_846_793_005  # odd, and its products wrap around in 64 bits
-# A CPU's predictor steps a multiple of these rows: oneDNN keeps compiled code and memory for each number of rows that it
-# has seen, which were 300 MB and more of a run.
+# A CPU's predictor steps a power of two of rows up to this, and multiples above: oneDNN keeps compiled code and memory for
+# each number of rows that it has seen, which were 300 MB and more of a run.
 _ROWS_ON_CPU = 32
 _MAX_ELEMENTS = 1 << 24  # of the largest tensor; larger batches are searched in groups of rows
 
@@ -285,7 +285,8 @@ def _step_predictor(
     stepping_M = is_label_N.nonzero()[:, 0]
     if len(stepping_M):
         if network.device.type == "cpu":
-            spare = stepping_M[-1:].expand(-len(stepping_M) % _ROWS_ON_CPU)
+            multiple = min(_ROWS_ON_CPU, 1 << (len(stepping_M) - 1).bit_length())
+            spare = stepping_M[-1:].expand(-len(stepping_M) % multiple)
             stepping_M = torch.cat((stepping_M, spare))  # the same beam again, which gets the same values
         before_2LMH = predictor_2LNH.index_select(2, stepping_M)
         output_MH, after_2LMH = network.predictor.step(label_N.index_select(0, stepping_M), before_2LMH)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from fastscribe._system.text_layout import escaped
 from fastscribe.cli.app import app, check_stdout
+from fastscribe.doctor import Check, examine
 from fastscribe.version import __version__
-
-if TYPE_CHECKING:
-    from fastscribe.doctor import Check
 
 _MARKS = {"ok": "ok", "missing": "-", "problem": "PROBLEM"}
 
@@ -32,8 +30,6 @@ def doctor(
     if there is a problem.
     """
     check_stdout()
-    from fastscribe.doctor import examine
-
     checks = []
     for check in examine():
         checks.append(check)

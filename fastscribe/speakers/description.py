@@ -11,12 +11,11 @@ from fastscribe.config import streaming_text
 from fastscribe.speakers.config import EcapaConfig, SpeakerCheckpoint, StackingConfig, VoiceCheckpoint
 from fastscribe.speakers.nemo_voices import read_voice_model
 from fastscribe.speakers.readers import read_speaker_model
+from fastscribe.speakers.side_model import check_weights
 
 
 def read(path: Path, option: str) -> SpeakerCheckpoint | VoiceCheckpoint:
     """Read the model of an option and check the names and shapes of its weights, not their values. Raises CheckpointError."""
-    from fastscribe.speakers.side_model import check_weights
-
     checkpoint = read_voice_model(path) if option == "voices" else read_speaker_model(path)
     check_weights(checkpoint.config, checkpoint.weights, checkpoint.path)
     return checkpoint

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from types import FrameType
@@ -162,8 +163,6 @@ def _verdict(gain: Gain, start: float, best: float, metric: Metric) -> str:
 
 
 def _recipe(path: Path, epochs: int | None, is_tuning: bool) -> Recipe:
-    from dataclasses import replace
-
     if is_audio_name(path.name) and not path.is_dir():
         raise UsageError(
             f"{path}: is a recording; give a recipe, a manifest, or a folder of recordings with their texts"

@@ -261,6 +261,13 @@ def test_name_not_utf8(tmp_path):
         json.dumps(failure.path, ensure_ascii=False).encode("utf-8")
 
 
+def test_list_not_utf8(tmp_path: Path) -> None:
+    """Windows' players write .m3u in the code page of the machine."""
+    (tmp_path / "old.m3u").write_bytes(b"caf\xe9.wav\n")
+    message = only_failure(tmp_path / "old.m3u").message
+    assert message.endswith("line 1: a path that is not valid UTF-8; save the list as UTF-8")
+
+
 def test_manifest_rows(tmp_path):
     rows = [
         {"audio_filepath": "clips/a.wav", "duration": 1.5, "text": "hello", "lang": "en"},

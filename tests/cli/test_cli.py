@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -319,6 +320,40 @@ def test_full_stdout_is_one_line(buffered: dict[str, str]) -> None:
             command("inspect", MODEL), stdout=full, stderr=subprocess.PIPE, text=True, env=environment
         )
     assert (done.returncode, done.stderr) == (1, "fastscribe: stdout: No space left on device\n")
+
+
+def test_a_library_that_cannot_be_imported_costs_the_recordings_that_need_it(tmp_path: Path) -> None:
+    """As where a part of PyAV is missing."""
+    (tmp_path / "av.py").write_text("raise ImportError('libavformat.so.62: cannot open shared object file')\n")
+    encode_video(tmp_path / "film.mkv")
+    done = subprocess.run(
+        command("transcribe", FIRST, tmp_path / "film.mkv", "-m", MODEL, "-f", "txt", "--quiet"),
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (1, f"{FIRST}\t{SENTENCE}\n")
+    assert done.stderr == (
+        f"fastscribe: {tmp_path}/film.mkv: probe failed: the installation is incomplete (libavformat.so.62: cannot open shared "
+        "object file): `fastscribe doctor` shows what is missing\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("Unable to allocate 2.83 MiB"),
+        OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)),
+        RuntimeError("can't start new thread"),
+    ],
+    ids=["numpy", "mmap", "thread"],
+)
+def test_refused_memory_is_one_line(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    """As under `ulimit -v 1200000`, where a table of the language model is refused, or on a full machine."""
+    code = cli._report_error(error)
+    lines = capsys.readouterr().err.splitlines()
+    assert (code, len(lines)) == (1, 1)
+    assert lines[0].startswith(f"fastscribe: the system refuses more memory or threads ({error}): raise the limits")
 
 
 @pytest.mark.posix

@@ -95,7 +95,8 @@ def test_the_predictor_sees_few_numbers_of_rows(monkeypatch: pytest.MonkeyPatch)
     batches = [9, 0, 4, 7, 1], [5], [12, 30, 31, 29, 28, 27, 31, 8]
     for lengths in batches:
         decoded(tiny_transducer(1, (0, 1, 2), 5, 1.0), random_frames(lengths), 6)
-    assert sizes - {6 * len(lengths) for lengths in batches} == {32, 64}  # but for the first step, of all beams
+    found = sizes - {6 * len(lengths) for lengths in batches}  # but for the first step, of all beams
+    assert {32, 64} <= found <= {1, 2, 4, 8, 16, 32, 64}
 
 
 def random_language_model(transducer: Transducer) -> Tables:
