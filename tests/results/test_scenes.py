@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.forked_runs import Runs
-from tests.helpers.object_store import OF_CLIENTS, FaultyStore, object_store
+from tests.helpers.object_store import OF_CLIENTS, FaultyStore
 from tests.helpers.processes import fastscribe
 from tests.helpers.scenes import NO_MODEL, Scene
 
@@ -24,12 +24,6 @@ pytestmark = pytest.mark.linux
 
 LETTERS = "-[a-z2-7]{6}"
 _numbers = count()
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[FaultyStore]:
-    with object_store() as store:
-        yield store
 
 
 @pytest.fixture(scope="module")
