@@ -26,8 +26,7 @@ from fastscribe.pipeline.interfaces import Additions, ModelFacts
 from fastscribe.pipeline.language_lock import LanguageLock, lock_of
 from fastscribe.pipeline.run import Run
 from fastscribe.pipeline.stats import DeviceShare, Progress, RunStats, Watcher
-from fastscribe.results.formats.writers import rendered
-from fastscribe.types import Failure, RenderedTranscript, Transcript
+from fastscribe.types import Failure, Transcript
 from fastscribe.version import __version__
 
 if TYPE_CHECKING:
@@ -354,21 +353,11 @@ class Transcriber:
             DeviceFailed: The GPU is lost.
             UsageError: As for transcribe().
         """
-        self._executor.style = style
-        with closing(self._whole_results(inputs, ledger)) as results:
-            for result in results:
-                if style is None or isinstance(result, (Failure, RenderedTranscript)):
-                    yield result
-                else:
-                    made = rendered(result, style)
-                    made.set_audio(result.audio)
-                    yield made
-
-    def _whole_results(self, inputs: Inputs, ledger: Ledger | None) -> Generator[Transcript | Failure]:
         if self._is_running:
             raise UsageError("another run of this Transcriber is not finished: read all its results, or close() it")
         _check_fork(self._process)
         self._is_running = True
+        self._executor.style = style
         try:
             with closing(self._new_run()) as run:
                 failed: DeviceFailed | None = None
@@ -396,6 +385,7 @@ class Transcriber:
         # Frames would keep the memory that the processes share for the rest of the run.
         failed.__traceback__ = failed.__cause__ = failed.__context__ = None
         self._executor = executor = load(failed, facts)
+        executor.style = pool.style
         executor.begin(self._options, self._budget(), self.progress.stopwatch)
         return executor, suspects
 

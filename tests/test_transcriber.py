@@ -28,7 +28,8 @@ from fastscribe.errors import OptionError
 from fastscribe.pipeline import prefetch, sort_buffer, thread_pool
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.preparation import Preparation
-from fastscribe.types import AudioInfo, Batch, Phrase, Source, Utterance
+from fastscribe.results.formats.writers import rendered
+from fastscribe.types import AudioInfo, Batch, Phrase, RenderedTranscript, Source, Utterance
 from tests.conftest import AUDIO, MODELS, torch_threads
 
 MODEL = MODELS / "tdt_demo" / "model.nemo"
@@ -415,6 +416,21 @@ def test_dead_thread_costs_one_file(transcriber: Transcriber, monkeypatch, error
     assert texts(results) == {str(path): expected[str(path)] for path in FILES[:5]} | {poison: "failed"}
     [failure] = [result for result in results if isinstance(result, Failure)]
     assert (failure.stage, failure.error_type, failure.index) == (stage, type(error).__name__, 3)
+
+
+def test_a_row_that_cannot_be_written_costs_one_file(transcriber: Transcriber, monkeypatch) -> None:
+    """As in helpers: a defect in a format ends no run."""
+
+    def poisoned(result: Transcript, style: OutputStyle) -> RenderedTranscript:
+        return rendered(result, style) if result.audio.path != str(FILES[2]) else {}["words"]
+
+    monkeypatch.setattr("fastscribe.pipeline.run.rendered", poisoned)
+    results = list(transcriber.results(FILES[:4], style=OutputStyle(("srt",))))
+    assert texts(results).keys() == set(map(str, FILES[:4]))
+    [failure] = [result for result in results if isinstance(result, Failure)]
+    assert (failure.path, failure.stage, failure.error_type) == (str(FILES[2]), "assemble", "KeyError")
+    assert failure.message.startswith("a defect of fastscribe, KeyError 'words' in fastscribe/pipeline/run.py, line ")
+    assert (transcriber.progress.files, transcriber.progress.failed) == (4, 1)
 
 
 @pytest.mark.parametrize(

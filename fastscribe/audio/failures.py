@@ -9,11 +9,16 @@ from __future__ import annotations
 import os
 import posixpath
 import sys
+import traceback
+from pathlib import Path
 
 from fastscribe._system.urls import is_url, location_of
 from fastscribe.errors import AudioError, FastscribeError, RemoteError
 from fastscribe.types import AudioInfo, Failure, Source
 
+# No recording and no library that we use is meant to raise these.
+_OF_A_DEFECT = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError)
+_PACKAGE = Path(__file__).parents[1]
 _LOCALE = "not in the characters of this locale, which is not UTF-8: set LC_ALL=C.UTF-8, or PYTHONUTF8=1"
 
 
@@ -86,8 +91,18 @@ def input_failure(path: str, problem: str) -> Failure:
 def to_failure(item: Source | AudioInfo, stage: str, error: BaseException) -> Failure:
     """Make a Failure of any exception. An AudioError's message omits the path, which Failure.path holds."""
     problem = error.problem if isinstance(error, AudioError) else " ".join(str(error).split())
+    kind = type(error).__name__
     if isinstance(error, ImportError):
         problem = f"the installation is incomplete ({problem}): `fastscribe doctor` shows what is missing"
-    kind = type(error).__name__
+    elif stage != "input" and isinstance(error, _OF_A_DEFECT):  # an input may be a caller's own object
+        problem = f"a defect of fastscribe, {kind} {problem}{_place_of(error)}"
     message = FastscribeError.spoken(problem) or kind
     return Failure(item.path, item.id, stage, kind, message, item.row, item.index, item.given_key, item.listed)
+
+
+def _place_of(error: BaseException) -> str:
+    """Return the last line of this package that an error passed: a Failure crosses processes, and a traceback does not."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if _PACKAGE in (file := Path(frame.filename)).parents:
+            return f" in {file.relative_to(_PACKAGE.parent).as_posix()}, line {frame.lineno}"
+    return ""

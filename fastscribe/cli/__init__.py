@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import traceback
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -24,7 +25,7 @@ from fastscribe._system.signals import (
 )
 from fastscribe.cli.app import WHEN_STOPPED, StdoutClosed, Stopped, app, described
 from fastscribe.cli.commands import ProgramGroup
-from fastscribe.cli.terminal import discard_unwritable_output, say, show_table
+from fastscribe.cli.terminal import discard_unwritable_output, log, say, show_table
 from fastscribe.errors import DeviceFailed, FastscribeError, OutputError, first_line
 from fastscribe.version import __version__
 
@@ -109,6 +110,7 @@ def _report_error(error: Exception) -> int:
         return 1
     if isinstance(error, (StdoutClosed, BrokenPipeError)):
         return 141
+    log("".join(traceback.format_exception(error)).rstrip())
     raise error
 
 

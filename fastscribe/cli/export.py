@@ -114,7 +114,7 @@ def export(
         raise OutputError(str(error.filename or output_dir or "stdout"), error) from error
     for line in (line for part in parts for line in part.lines):
         say(line)
-    problems.report_rest()
+    problems.report()
     if problems.num:
         raise typer.Exit(1)
 

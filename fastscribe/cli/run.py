@@ -114,7 +114,7 @@ def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -
                 from fastscribe.results.output import JournaledOutput
 
                 assert isinstance(output, JournaledOutput)
-                output.write_report(report_of(output, stats))
+                output.write_report(report_of(output, stats), is_idle=not stats.files)
     if event_log is not None:
         event_log.finished(stats)
     if not (job.quiet or stats.files + stats.skipped):

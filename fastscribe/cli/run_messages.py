@@ -51,6 +51,7 @@ def say_summary(job: TranscribeJob, stats: RunStats) -> None:
     cost = stats.usd_per_1000_audio_hours
     money = "" if cost is None else f"{cost:.2f} USD per 1,000 hours of audio ({stats.price_source})"
     results = "" if job.output.is_stdout else f"results: {job.output.where}"
+    results += ", in the memory of this process, which ends now" if job.output.where.startswith("memory:") else ""
     if line := "; ".join(filter(None, (results, money))):
         say(line)
 

@@ -219,7 +219,8 @@ class PackagedModel(RunPart):
         self._num_done += 1
         if self.needs_words and (why := why_beyond(written)) is not None:
             self._num_beyond += 1
-            first = (written.index, written.audio.path, why)
+            file = written.audio.file  # that of a list's row counts from here
+            first = (written.index, file if file and isinstance(file, str) else written.audio.path, why)
             self._first = first if self._first is None else min(self._first, first)
 
     @property

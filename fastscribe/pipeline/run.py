@@ -39,7 +39,8 @@ from fastscribe.pipeline.stats import Progress
 from fastscribe.pipeline.text_stage import TextStage
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.pipeline.windows import InputWindows, Window, long_s
-from fastscribe.types import WORDS, Failure, Hypothesis, Transcript, Utterance
+from fastscribe.results.formats.writers import rendered
+from fastscribe.types import WORDS, Failure, Hypothesis, RenderedTranscript, Transcript, Utterance
 
 if TYPE_CHECKING:
     from fastscribe.audio.given import Inputs
@@ -228,20 +229,26 @@ class Run:
         for result in self._recordings.take_finished():
             self._executor.release(result.index)
             self._inputs.finish(result.index)
-            result = self._edited(result)
+            result = self._made(result)
             self._progress.count(result)
             yield result
 
-    def _edited(self, result: Transcript | Failure) -> Transcript | Failure:
-        """Return a result with its text changed as the options ask."""
-        edits = self._rooms.edits
-        if edits is None or self._recordings.texts.is_finished or isinstance(result, Failure):
+    def _made(self, result: Transcript | Failure) -> Transcript | Failure:
+        """Return a result with its text changed as the options ask, and rendered for the run's style if there is one."""
+        edits, style = self._rooms.edits, self._executor.style
+        if isinstance(result, (Failure, RenderedTranscript)):
             return result
         try:
             with self._progress.stopwatch.time("assemble"):
-                return edits.apply(result)
+                if edits is not None and not self._recordings.texts.is_finished:
+                    result = edits.apply(result)
+                if style is None:
+                    return result
+                made = rendered(result, style)
         except Exception as error:  # one bad file becomes a Failure and the run goes on
             return to_failure(result.audio, "assemble", error)
+        made.set_audio(result.audio)
+        return made
 
     def _max_window_s(self) -> float:
         """Return the seconds of audio that fill a window."""

@@ -110,9 +110,6 @@ class Output(Protocol):
     def totals(self) -> Any:
         """Return what all runs have written there, as results.output.Totals; None for a stream."""
 
-    def write_report(self, content: bytes) -> None:
-        """Write the run's report last: it says that the run is complete. Raises OutputError."""
-
 
 def check_new_folder(directory: Path, shard: Shard, overwrite: bool = False) -> None:
     """Check a folder without a journal, before a model is loaded; with one, the run checks it once it knows its settings.

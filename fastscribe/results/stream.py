@@ -145,9 +145,6 @@ class StreamOutput:
     def totals(self) -> None:
         """Return None: the stream's earlier content is unknown."""
 
-    def write_report(self, content: bytes) -> None:
-        """Do nothing: the stream carries results only."""
-
     def write(self, result: Transcript | Failure) -> None:
         """Write one result, and those that waited for it.
 

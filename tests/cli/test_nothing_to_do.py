@@ -11,6 +11,7 @@ import pytest
 from tests.cli.test_cli import FIRST, MODEL
 from tests.conftest import AUDIO
 from tests.helpers.processes import fastscribe
+from tests.helpers.scenes import NO_MODEL
 from tests.helpers.schemas import check_schema
 from tests.helpers.warm_process import WARM
 
@@ -36,7 +37,7 @@ def test_all_done(clips: Path, tmp_path: Path) -> None:
         "results",
     ]
     assert "times real time (RTFx)" in first.stderr and "USD per 1,000 hours of audio" in first.stderr
-    before = (out / "transcripts.jsonl").read_bytes()
+    before, report = ((out / name).read_bytes() for name in ("transcripts.jsonl", "report.json"))
     next(out.glob("*.srt")).unlink()
     again = fastscribe(*command)
     assert again.returncode == 0
@@ -45,9 +46,12 @@ def test_all_done(clips: Path, tmp_path: Path) -> None:
         "fastscribe: made files for 1 finished recording from their rows, without decoding",
     ]
     assert len(list(out.glob("*.srt"))) == 2 and (out / "transcripts.jsonl").read_bytes() == before
-    report = json.loads((out / "report.json").read_text())
-    check_schema("report", [report])
-    assert report | {"files": 0, "skipped": 2, "load_s": 0.0} == report and report["totals"]["files"] == 2
+    assert (out / "report.json").read_bytes() == report  # of the run that did the work
+    (out / "report.json").unlink()
+    assert fastscribe(*command).returncode == 0
+    found = json.loads((out / "report.json").read_text())
+    check_schema("report", [found])
+    assert found | {"files": 0, "skipped": 2, "load_s": 0.0} == found and found["totals"]["files"] == 2
     content = model.read_bytes()
     model.write_bytes(b"no model")  # other content: the run asks for the model again
     assert f"{model}: " in fastscribe(*command).stderr
@@ -63,6 +67,27 @@ def test_all_done(clips: Path, tmp_path: Path) -> None:
     assert done.stderr == ("fastscribe: 1 failed in an earlier run and was left alone; --retry-failed tries it again\n")
     for change in (["--tokens"], ["--beam", 2], ["--overwrite"]):  # another command does its work
         assert "left alone" not in fastscribe(*command, "-q", *change).stderr
+
+
+def test_events_and_report_of_the_run_that_did_the_work_stay(clips: Path, tmp_path: Path) -> None:
+    events, report = tmp_path / "events", tmp_path / "out" / "report.json"
+    rows = [{"audio_filepath": str(FIRST)}, {"audio_filepath": str(clips / "gone.wav"), "offset": 1.5, "id": "g"}]
+    (clips / "list.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = ("transcribe", clips / "list.jsonl", "-m", MODEL, "-o", tmp_path / "out", "--events", events)
+    assert fastscribe(*command).returncode == 1
+    before = events.read_bytes(), report.read_bytes()
+    [failed] = [event for event in map(json.loads, before[0].splitlines()) if event["event"] == "failed"]
+    assert failed | {"offset": 1.5, "id": "g", "listed": f"{clips / 'list.jsonl'}: line 2, id g"} == failed
+    check_schema("event", [failed])
+    assert WARM.python(f"{NO_MODEL}from fastscribe.cli import main\nmain()", *command).returncode == 3
+    assert (events.read_bytes(), report.read_bytes()) == before
+    stdin = (clips / "list.jsonl").read_text()  # rows there are known only when the model is loaded
+    assert fastscribe("transcribe", "-", *command[2:], stdin=stdin).returncode == 3
+    assert (events.read_bytes(), report.read_bytes()) == before
+    assert fastscribe(*command, "--retry-failed").returncode == 1
+    last = json.loads(events.read_bytes().splitlines()[-1])["report"]
+    assert last | {"files": 1, "failed": 1, "skipped": 1} == last
+    assert json.loads(report.read_bytes()) | {"files": 1} == json.loads(report.read_bytes())
 
 
 _FEW_AHEAD = """if True:

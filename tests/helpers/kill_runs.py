@@ -323,6 +323,7 @@ class Killing:
         """Run one last attempt to its end, and compare the results."""
         self.log.unlink(missing_ok=True)
         num_left = self.num_files - num_listed(self.out)
+        (self.out / "report.json").unlink(missing_ok=True)  # else that of an earlier attempt stays if nothing is left
         process = start(arguments(self.clips, self.out), self.log)
         code = wait(process, PATIENCE_S)
         if code is None:

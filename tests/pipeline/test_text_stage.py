@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -88,3 +89,7 @@ def test_a_recording_that_cannot_be_assembled_fails(tmp_path: Path, monkeypatch:
     [(utterance, _)] = seen.first[0]
     failed = stage.first([(utterance, Hypothesis((10**6,), (0,), (1,), (0.0,)))])
     assert isinstance(failed, Failure) and (failed.stage, failed.error_type) == ("assemble", "IndexError")
+    assert re.fullmatch(
+        r"a defect of fastscribe, IndexError tuple index out of range in fastscribe/[a-z_/]+\.py, line \d+",
+        failed.message,
+    )

@@ -13,6 +13,7 @@ from fastscribe.cli.terminal import _log, log_to
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.report.files import check_page, write_page
 from fastscribe.report.markup import page
+from fastscribe.types import Failure
 from tests.cli.test_cli import FIRST, transcribe
 
 
@@ -54,9 +55,9 @@ def test_events_replace_only_earlier_events(tmp_path: Path) -> None:
     for content in (None, b"", b'{"event": "started", "device": "cpu"}\n{"eve'):
         if content is not None:
             path.write_bytes(content)
-        with EventLog(path):
-            pass
-        assert path.read_bytes() == b""
+        with EventLog(path) as event_log:
+            event_log.failed(Failure("a", "a", "load", "E", "m"))
+        assert path.read_text() == '{"event": "failed", "audio_filepath": "a", "stage": "load", "message": "m"}\n'
     for content in (b"RIFF....WAVE", b'{"audio_filepath": "a"}\n', b"\n"):
         path.write_bytes(content)
         with pytest.raises(UsageError, match="something else"):
@@ -68,7 +69,7 @@ def test_events_replace_only_earlier_events(tmp_path: Path) -> None:
 def test_events_go_to_pipes_and_descriptors(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     with EventLog(Path(f"/dev/fd/{writer}")) as event_log:
-        event_log._write_event("started")
+        event_log._write_event("started", {})
     assert os.read(reader, 100) == b'{"event": "started"}\n'
     os.close(reader)
     os.close(writer)

@@ -86,7 +86,7 @@ def test_shards_together_do_everything_once(clips: Path, tmp_path: Path) -> None
     out = tmp_path / "out"
     (clips / "broken.wav").write_text("not audio")
     codes = [transcribe(clips, "-o", out, "--shard", f"{index}/3", "-f", "jsonl,txt").returncode for index in (0, 1)]
-    partial = fastscribe("merge", out)
+    partial = fastscribe("merge", out, "--allow-failures", "100%")  # which does not stand for missing shards
     assert partial.returncode == 1
     assert "missing: 2/3" in partial.stderr
     array = {"SLURM_ARRAY_TASK_ID": "2", "SLURM_ARRAY_TASK_MIN": "0", "SLURM_ARRAY_TASK_MAX": "2"}
@@ -96,10 +96,18 @@ def test_shards_together_do_everything_once(clips: Path, tmp_path: Path) -> None
     merged = fastscribe("merge", out, "--ordered")
     assert merged.returncode == 1  # one file failed
     assert "missing" not in merged.stderr
+    for allowed, code in (("1", 0), ("17%", 0), ("16%", 1), ("0", 1), ("one", 2)):
+        assert fastscribe("merge", out, "--allow-failures", allowed).returncode == code
+    fastscribe("merge", out, "--ordered")
     assert list(texts(out)) == [*(clip.name for clip in CLIPS), "broken.wav"]
     assert report(out) | {"files": 6, "failed": 1, "shards_missing": [], "shards_incomplete": []} == report(out)
     assert len(list(out.glob("*.txt"))) == 5
-    assert transcribe(clips, "-o", out).returncode == 2  # not a folder for a run that is divided otherwise
+    assert fastscribe("merge", out, "-o", tmp_path / "merged", "--allow-failures", "1").returncode == 0
+    for folder in (out, tmp_path / "merged"):  # not for a run that is divided otherwise
+        done = transcribe(clips, "-o", folder)
+        assert done.returncode == 2
+        assert f"{folder}: holds what fastscribe merge made of shards: name another output folder" in done.stderr
+    assert transcribe(FIRST, "-o", tmp_path / "merged", "--overwrite").returncode == 0
 
 
 def test_corrected_list_leaves_no_old_failures(clips: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -129,7 +130,7 @@ def test_a_file_that_cannot_be_written(scene: Scene) -> None:
 
 
 def test_a_folder_that_is_elsewhere(scene: Scene) -> None:
-    """Its results are taken over, for good; without the option a line says what to do, and they are made again."""
+    """Its results are taken over, for good; without the option a line says what to do, and nothing is decoded."""
     for name in ("a.flac", "x/b.flac"):
         scene.recording(name, "two" if name == "a.flac" else "one")
     assert scene.transcribe() == 0
@@ -146,26 +147,62 @@ def test_a_folder_that_is_elsewhere(scene: Scene) -> None:
     assert scene.transcribe(more=("--moved", f"{new}/={old}")) == 0
     assert scene.files().keys() == files.keys() and len(scene.rows()) == 2
     assert scene.files()["a.srt"] != files["a.srt"] and scene.files()["x/b.srt"] == files["x/b.srt"]
+
+
+@in_a_folder
+def test_a_folder_that_is_elsewhere_is_not_decoded_again(scene: Scene) -> None:
+    """The run stops before the model loads, until it is told what to do; also one whose command differs from the last one."""
+    for name in "abcdef":
+        scene.recording(f"{name}.flac")
+    old, new, third = (scene.inputs.with_name(name) for name in (scene.inputs.name, "elsewhere", "third"))
+    shard = ("--shard", "0/2")
+    for more in ((), (*shard, "--overwrite")):
+        assert scene.transcribe(more=more) == 0
+        old.rename(new)
+        kept = shard if more else ()
+        for wrong, said in {
+            (): f"--moved {old}={new} takes the results over, --moved none decodes all again",
+            ("--speakers", "channels"): f"--moved {old}={new} takes the results over",
+            ("--dry-run",): f"--moved {old}={new} takes the results over, --moved none decodes all again",
+            ("--moved", f"{old}x={new}"): f"--moved {old}x={new}: takes over no result in {scene.place}, so nothing is "
+            f"decoded: did you mean --moved {old}={new}?",
+            ("--moved", f"{old}={third}"): f"did you mean --moved {old}={new}?",
+        }.items():
+            assert scene.transcribe(new, code=NO_MODEL, more=(*kept, *wrong)) == 2
+            assert said in scene.said
+        new.rename(old)
+    assert scene.transcribe(more=("--overwrite",)) == 0
     old.rename(new)
-    assert scene.transcribe(new) == 0
-    assert f"--moved {old}={new} takes these results over" in scene.said and len(scene.rows()) == 4
+    assert scene.transcribe(new, code=NO_MODEL, more=("--moved", f"{old}={new}")) == 0
+    new.rename(third)  # rows have the oldest path, of which the journal knows nothing any more
+    assert scene.transcribe(third, code=NO_MODEL) == 2
+    assert f"--moved OLD={third} (with the folder in which they were as OLD) takes the results over" in scene.said
+    assert len(scene.rows()) == 6
+    assert scene.transcribe(third, more=("--moved", "none")) == 0 and len(scene.rows()) == 12
+
+
+@in_a_folder
+def test_a_copy_of_a_folder_is_decoded(scene: Scene) -> None:
+    """Recordings that are still there have not moved; few others beside known ones have not either."""
+    scene.recording("a.flac")
+    assert scene.transcribe() == 0
+    copy = scene.inputs.with_name("copy")
+    shutil.copytree(scene.inputs, copy)
+    assert scene.transcribe(copy) == 0 and len(scene.rows()) == 2
+    shutil.copytree(copy, scene.inputs / "copy")
+    shutil.rmtree(copy)
+    assert scene.transcribe(more=("--moved", f"{copy}={scene.inputs}")) == 0 and len(scene.rows()) == 3
 
 
 @in_a_folder
 def test_a_list_that_is_elsewhere(scene: Scene) -> None:
-    """Its rows have paths that count from it, which do not tell where it was; a wrong place is reported."""
+    """Its rows have paths that count from it, which do not tell where it was."""
     scene.recording("a.flac", "two")
     rows, old, new = "manifest.jsonl", scene.inputs, scene.inputs.with_name("elsewhere")
     (old / rows).write_text(json.dumps({"audio_filepath": "a.flac"}) + "\n", encoding="utf-8")
     assert scene.transcribe(old / rows) == 0
     old.rename(new)
+    for more in ((), ("--moved", f"/nowhere={new}")):
+        assert scene.transcribe(new / rows, code=NO_MODEL, more=more) == 2
+        assert f"--moved OLD={new} (with the folder in which they were as OLD)" in scene.said
     assert scene.transcribe(new / rows, code=NO_MODEL, more=("--moved", f"{old}={new}")) == 0
-    new.rename(old)
-    new = new.with_name("third")
-    old.rename(new)
-    assert scene.transcribe(new / rows, more=("--moved", f"/nowhere={new}")) == 0
-    assert f"--moved /nowhere={new}: no result here is of an input that was in /nowhere" in scene.said
-    old = new.with_name("fourth")
-    new.rename(old)
-    assert scene.transcribe(old / rows) == 0
-    assert f"--moved OLD={old} takes these results over, with the folder of that list as OLD" in scene.said
