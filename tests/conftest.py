@@ -146,6 +146,29 @@ def _warm_process_ends() -> Iterator[None]:
     LIBRARIES_ALONE.close()
 
 
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Run on one thread: operations are tiny."""
+    with torch_threads(1):
+        yield
+
+
+@pytest.fixture
+def simulated_cuda(monkeypatch: pytest.MonkeyPatch) -> Any:
+    from tests.fakes.cuda import SimulatedCuda
+
+    return SimulatedCuda().install(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Any]:
+    """An empty store."""
+    from tests.helpers.object_store import object_store
+
+    with object_store() as store:
+        yield store
+
+
 @pytest.fixture(params=MODEL_NAMES)
 def model_folder(request: pytest.FixtureRequest) -> Path:
     return MODELS / request.param

@@ -30,21 +30,6 @@ def snapshot(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("options", [(), ("--overwrite",), ("--dry-run",)])
-def test_references_beside_recordings_stay(recordings: Path, options: tuple[str, ...]) -> None:
-    (recordings / "a.txt").write_text("the reference")
-    (recordings / "b.txt").write_text("another one")
-    before = snapshot(recordings)
-    done = transcribe(recordings, "-o", recordings, "-f", "txt", *options)
-    assert done.returncode == 0, done.stderr
-    is_dry = options == ("--dry-run",)
-    assert (f"{recordings / 'a.txt'} (and 1 more): no run of fastscribe wrote this file" in done.stderr) != is_dry
-    after = snapshot(recordings)
-    assert {name: after[name] for name in before} == before
-    made = [name for name in after if name.endswith(".txt") and name not in before]
-    assert len(made) == 2 * (not is_dry) and len({after[name] for name in made}) == (not is_dry)
-
-
 @pytest.mark.parametrize("option", ["--events", "--log-file", "--report-html"])
 def test_a_recording_is_never_a_log(recordings: Path, tmp_path: Path, option: str) -> None:
     before = snapshot(recordings)

@@ -69,39 +69,6 @@ def test_second_run_does_only_the_rest(clips: Path, tmp_path: Path) -> None:
     assert len(texts(out)) == 6
 
 
-def test_downloads_beside_the_results_stay(clips: Path, tmp_path: Path) -> None:
-    """Browsers also name partial downloads X.part. A row that is done again rewrites both big files."""
-    out = tmp_path / "out"
-    names = [f"{clip.stem}.txt" for clip in CLIPS] + ["transcripts.jsonl", "journal.jsonl", "report.json", "run.html"]
-    theirs = [out / f"{name}.part" for name in names]
-    out.mkdir()
-    for path in theirs:
-        path.write_text("half of it")
-    for _ in range(2):
-        done = transcribe(clips, "-o", out, "-f", "jsonl,txt", "--ordered", "--report-html", out / "run.html")
-        assert done.returncode == 0, done.stderr
-        os.utime(clips / CLIPS[1].name)
-    assert [path.read_text() for path in theirs] == ["half of it"] * len(theirs)
-    assert sorted(out.rglob("*.part")) == sorted(theirs)
-
-
-def test_other_settings_need_another_folder(clips: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    assert transcribe(clips, "-o", out).returncode == 0
-    before = (out / "transcripts.jsonl").read_bytes()
-    other = transcribe(clips, "-o", out, "--max-utterance-s", 2, "--tokens")
-    assert other.returncode == 2
-    assert "--max-utterance-s was 40.0, is 2.0" in other.stderr
-    assert "--tokens was false, is true" in other.stderr
-    assert "--overwrite" in other.stderr
-    assert other.stderr.count("\n") == 1
-    assert (out / "transcripts.jsonl").read_bytes() == before
-    assert transcribe(clips, "-o", out, "--tokens", "--overwrite").returncode == 0
-    assert all("tokens" in row for row in rows((out / "transcripts.jsonl").read_text()))
-    # Options that do not change results.
-    assert transcribe(clips, "-o", out, "--tokens", "--batch-size", 1, "--threads", 3, "--window", 2).returncode == 0
-
-
 def test_concurrent_run_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "out"
     with with_pipes("transcribe", "-", "-m", MODEL, "-o", out, "-q", warm=LIBRARIES_ALONE) as (first, *_):
