@@ -18,7 +18,7 @@ from fastscribe.pipeline.executor import Executor
 from fastscribe.pipeline.interfaces import IDLE
 from fastscribe.pipeline.run import Run
 from fastscribe.pipeline.windows import Window, duration_s, expected_sources
-from fastscribe.results.outputs import Ledger
+from fastscribe.results.interfaces import Ledger
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Failure, Source, Utterance
 

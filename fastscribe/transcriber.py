@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from fastscribe.pipeline.recognizer import Recognizer
     from fastscribe.pipeline.workers.devices import Device
     from fastscribe.readable.edits import TextEdits
-    from fastscribe.results.outputs import Ledger
+    from fastscribe.results.interfaces import Ledger
     from fastscribe.speakers.stage import SpeakerStage
 
 _DEFAULTS = Options()

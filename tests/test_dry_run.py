@@ -17,7 +17,7 @@ from fastscribe.dry_run import estimate_run
 from fastscribe.errors import ModelOutputError
 from fastscribe.pipeline import preparation
 from fastscribe.pipeline.preparation import Preparation
-from fastscribe.results.outputs import Ledger
+from fastscribe.results.interfaces import Ledger
 from fastscribe.types import Source, Utterance
 from tests.conftest import AUDIO, MODELS
 

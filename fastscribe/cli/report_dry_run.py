@@ -23,8 +23,8 @@ from fastscribe.cli.run_messages import check_any_input, say_listing, say_shard
 from fastscribe.cli.run_part import TranscribeJob
 from fastscribe.cli.terminal import earlier_text, failure_line, filter_mpg123_messages, say, show_table
 from fastscribe.dry_run import DryRunReport, estimate_run
+from fastscribe.results.interfaces import Ledger
 from fastscribe.results.output import moved_line_of, read_ledger
-from fastscribe.results.outputs import Ledger
 from fastscribe.results.paths import Paths
 
 if TYPE_CHECKING:

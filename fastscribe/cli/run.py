@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from fastscribe.pipeline.interfaces import ModelFacts
     from fastscribe.pipeline.local import LocalExecutor
     from fastscribe.pipeline.stats import RunStats
+    from fastscribe.results.interfaces import Output
     from fastscribe.results.output import JournaledOutput
-    from fastscribe.results.outputs import Output
     from fastscribe.transcriber import Transcriber
 
 MANY_INPUTS = 256  # a GPU with this number of inputs gets helpers

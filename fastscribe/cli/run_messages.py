@@ -15,8 +15,8 @@ from fastscribe.results.shards import Shard
 
 if TYPE_CHECKING:
     from fastscribe.pipeline.stats import DeviceShare, Progress, RunStats
+    from fastscribe.results.interfaces import Ledger
     from fastscribe.results.output import JournaledOutput
-    from fastscribe.results.outputs import Ledger
 
 
 def say_shard(shard: Shard, quiet: bool) -> None:

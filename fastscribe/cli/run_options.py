@@ -16,7 +16,7 @@ from fastscribe.cli.job import check_output_dir
 from fastscribe.cli.run_part import AllowedFailures
 from fastscribe.config import MIN_LINE_WIDTH, OUTPUT_FORMATS, OutputFormat, OutputStyle, SubtitleStyle
 from fastscribe.errors import UsageError
-from fastscribe.results.outputs import OutputRun
+from fastscribe.results.interfaces import OutputRun
 from fastscribe.results.shards import choose_shard
 from fastscribe.types import Channel
 

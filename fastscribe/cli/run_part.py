@@ -17,7 +17,7 @@ from fastscribe.checkpoint.hub_name import LARGE_MODEL
 from fastscribe.checkpoint.location import CONFIDENCE_LIMIT, NO_MODEL, PACKAGED_NAME, why_beyond
 from fastscribe.config import Options, OutputStyle
 from fastscribe.errors import ManifestError
-from fastscribe.results.outputs import OutputRun
+from fastscribe.results.interfaces import OutputRun
 from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:

@@ -45,7 +45,7 @@ from fastscribe.types import WORDS, Failure, Hypothesis, RenderedTranscript, Tra
 if TYPE_CHECKING:
     from fastscribe.audio.given import Inputs
     from fastscribe.checkpoint.value import Checkpoint
-    from fastscribe.results.outputs import Ledger
+    from fastscribe.results.interfaces import Ledger
 
 _BATCHES_PER_WINDOW = 64
 # Of long recordings that a CPU sorts together: 1 to 3 % slower than 64 (docs/bench/long/in-turn.json).

@@ -25,7 +25,7 @@ from fastscribe.types import Failure, RenderedTranscript, Source, Transcript
 if TYPE_CHECKING:
     from fastscribe.audio.given import Inputs
     from fastscribe.pipeline.executor import HostWork
-    from fastscribe.results.outputs import Ledger
+    from fastscribe.results.interfaces import Ledger
 
 Window = list[PreparedInput]
 

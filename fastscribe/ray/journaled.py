@@ -22,8 +22,8 @@ from fastscribe.ray.library import ray_library
 from fastscribe.ray.rows import find_path_column, to_source
 from fastscribe.ray.run import RayTranscriber
 from fastscribe.ray.worker import Setup
+from fastscribe.results.interfaces import OutputRun
 from fastscribe.results.output import JournaledOutput, open_journaled
-from fastscribe.results.outputs import OutputRun
 from fastscribe.transcriber import run_stats
 from fastscribe.types import Failure, Source
 

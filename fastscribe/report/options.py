@@ -18,7 +18,7 @@ from fastscribe.report.transcribe_page import RunPage
 if TYPE_CHECKING:
     from fastscribe.cli.run_part import TranscribeJob
     from fastscribe.pipeline.stats import RunStats
-    from fastscribe.results.outputs import OutputRun
+    from fastscribe.results.interfaces import OutputRun
     from fastscribe.transcriber import Transcriber
     from fastscribe.types import Failure, Transcript
 

@@ -19,10 +19,10 @@ import numpy as np
 from fastscribe._system.file_kinds import status_of
 from fastscribe.config import OutputStyle
 from fastscribe.errors import ManifestError, UsageError
+from fastscribe.results.interfaces import OutputRun
 from fastscribe.results.journal import Journal, read_header
 from fastscribe.results.names import Names
 from fastscribe.results.output import JournaledOutput, open_journaled, with_earlier_names
-from fastscribe.results.outputs import OutputRun
 from fastscribe.results.paths import journals_in
 from fastscribe.results.repair import edited_rows
 from fastscribe.results.result_files import file_formats

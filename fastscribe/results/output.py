@@ -25,6 +25,7 @@ from fastscribe.audio.inputs import expand
 from fastscribe.config import SpeakerNames
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.results.committer import Committer, is_ours
+from fastscribe.results.interfaces import Ledger, OutputRun
 from fastscribe.results.journal import (
     NO_STATE,
     Entry,
@@ -38,7 +39,6 @@ from fastscribe.results.journal import last_run as last_run_in
 from fastscribe.results.journal_ledger import JournalLedger, key_of
 from fastscribe.results.moved import moved_line
 from fastscribe.results.names import Names
-from fastscribe.results.outputs import Ledger, OutputRun
 from fastscribe.results.paths import Paths, in_the_way
 from fastscribe.results.result_files import ResultFiles, file_formats
 from fastscribe.results.shards import Shard

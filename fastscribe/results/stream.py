@@ -19,7 +19,7 @@ from fastscribe.audio.inputs import names_file
 from fastscribe.config import OutputStyle
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.results.formats.writers import SINGLE_FORMATS, named, offset_suffix, render
-from fastscribe.results.outputs import Ledger, OutputRun
+from fastscribe.results.interfaces import Ledger, OutputRun
 from fastscribe.results.shards import Shard
 from fastscribe.text.joining import join_texts
 from fastscribe.types import Failure, Source, Transcript

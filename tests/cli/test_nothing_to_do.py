@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fastscribe.cli.run_messages import say_failed_before
-from fastscribe.results.outputs import Ledger
+from fastscribe.results.interfaces import Ledger
 from tests.cli.test_cli import FIRST, MODEL
 from tests.conftest import AUDIO
 from tests.helpers.processes import fastscribe

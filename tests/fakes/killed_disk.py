@@ -10,9 +10,9 @@ from typing import Any
 from zlib import crc32
 
 from fastscribe.config import OUTPUT_FORMATS, OutputStyle
+from fastscribe.results.interfaces import OutputRun
 from fastscribe.results.journal import NO_STATE, read_entries
 from fastscribe.results.output import open_journaled
-from fastscribe.results.outputs import OutputRun
 from fastscribe.results.paths import Paths
 from fastscribe.results.shards import UNSHARDED, Shard
 from fastscribe.types import AudioInfo, Failure, Segment, Source, Transcript, Word

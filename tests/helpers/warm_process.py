@@ -77,7 +77,7 @@ PRELOADED = (
     "fastscribe.results.formats.cue_files",
     "fastscribe.results.merge_objects",
     "fastscribe.results.output",
-    "fastscribe.results.outputs",
+    "fastscribe.results.interfaces",
     "fastscribe.results.rows",
     "fastscribe.results.storage_folder",
     "fastscribe.results.storage_object",

@@ -14,9 +14,9 @@ import pytest
 from fastscribe.config import OUTPUT_FORMATS, OutputStyle, SubtitleStyle
 from fastscribe.errors import ManifestError, OutputError, UsageError
 from fastscribe.results.export import Exported, export_in_place, export_to_folder, stored_results
+from fastscribe.results.interfaces import OutputRun
 from fastscribe.results.merge import merge
 from fastscribe.results.output import open_journaled
-from fastscribe.results.outputs import OutputRun
 from fastscribe.results.rows import ResultRow, read_rows
 from fastscribe.results.shards import Shard
 from fastscribe.results.storage_folder import FolderStorage

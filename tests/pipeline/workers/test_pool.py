@@ -35,7 +35,7 @@ from fastscribe.pipeline.workers import pool as workers_pool
 from fastscribe.pipeline.workers.arena import Arena
 from fastscribe.pipeline.workers.pool import num_helpers
 from fastscribe.readable.edits import TextEdits
-from fastscribe.results.outputs import Ledger
+from fastscribe.results.interfaces import Ledger
 from tests.conftest import AUDIO, MODELS
 from tests.helpers import worker_faults
 from tests.helpers.forked_workers import forked_workers
