@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, settings
 
 import fastscribe
 from fastscribe import python_names
-from fastscribe._system.openmp import limit_openmp_spin
+from fastscribe._system.process_settings import limit_openmp_spin
 from tests.helpers.warm_process import LIBRARIES_ALONE, WARM
 
 limit_openmp_spin()  # as the command line does, before anything imports torch

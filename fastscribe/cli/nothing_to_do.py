@@ -79,14 +79,14 @@ def end_if_done(job: TranscribeJob, listing: Listing) -> JournaledOutput | None:
     except BaseException:
         output.close(finished=False)
         raise
-    num_given, failed_before = output.ledger.num_given, output.ledger.failed_before
+    ledger = output.ledger
     say_listing(listing.left_out, 0, quiet=True)
     if job.quiet:
-        say_failed_before(failed_before)
+        say_failed_before(ledger)
     else:
-        say_all_done(job, num_given, failed_before)
+        say_all_done(job, ledger)
     not_made = say_made_again(output, job.quiet)
-    raise typer.Exit(1 if not_made else job.failure_code(0, failed_before, num_given))
+    raise typer.Exit(1 if not_made else job.failure_code(0, ledger.failed_before, ledger.num_given))
 
 
 def check_moved(
@@ -117,7 +117,7 @@ def _stats(output: JournaledOutput, listing: Listing, wall_s: float) -> RunStats
     counts: dict[str, Any] = dict.fromkeys(("files", "failed", "padded_frames", "real_frames", "peak_bytes"), 0)
     return RunStats(
         **counts,
-        **{name: value for name, value in output.journal.facts.items() if name != "request"},
+        **{name: value for name, value in output.journal.facts.items() if name not in ("request", "speaker_names")},
         audio_s=0.0,
         load_s=0.0,
         wall_s=wall_s,

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import replace
+from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from time import perf_counter
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import typer
 
 from fastscribe._system.gpus import num_gpus
-from fastscribe._system.quick_start import quick_start
+from fastscribe._system.process_settings import quick_start
 from fastscribe._system.urls import is_url
 from fastscribe.audio.formats import STDIN
 from fastscribe.cli.app import WHEN_STOPPED, StdoutClosed
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 
 MANY_INPUTS = 256  # a GPU with this number of inputs gets helpers
 _FEW = 100  # inputs that are looked at before the model is loaded
+_MAX_NAMES = 1000  # of a folder, among which a wrong one is sought
 
 
 def run(job: TranscribeJob, event_log: EventLog | None) -> None:
@@ -81,6 +83,10 @@ def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -
     started_at = perf_counter() - (process_age_s() or 0.0)
     say_shard(job.output.shard, job.quiet)
     check_paths(job)  # before the import of torch, which takes seconds
+    if job.output.place is not None:
+        from fastscribe.results.output import with_earlier_names
+
+        job = replace(job, output=with_earlier_names(job.output))
     from fastscribe.cli.listing import Listing  # here, because NumPy would slow down --help
 
     listing = Listing(job.output.inputs)
@@ -130,12 +136,13 @@ def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -
     not_made = 0
     if totals is not None:
         if is_idle:
-            say_all_done(job, stats.skipped, stats.failed_before)
+            say_all_done(job, output.ledger)
         if not job.quiet:
             say_not_given(job, totals.not_given)
         assert isinstance(output, JournaledOutput)
         not_made = say_made_again(output, job.quiet)
-        say_failed_before(0 if is_idle else stats.failed_before)
+        if not is_idle:
+            say_failed_before(output.ledger)
     not_made += sum(part.finished(job, stats, job.quiet) for part in job.parts)
     num_inputs = stats.files + stats.skipped
     if code := 1 if not_made else job.failure_code(stats.failed, stats.failed_before, num_inputs):
@@ -147,33 +154,47 @@ def _end_if_done(job: TranscribeJob, listing: Listing) -> JournaledOutput | None
 
     Return the folder, if an earlier run of the same command wrote there and there is something to do.
     """
+    if STDIN not in job.output.inputs and not any(map(is_url, job.output.inputs)):
+        _end_if_unusable(job, listing)
     folder = job.output.directory
     has_journal = folder is not None and (folder / f"journal{job.output.shard.suffix}.jsonl").exists()
     if has_journal or job.output.url is not None:
         from fastscribe.cli.nothing_to_do import end_if_done
 
         return end_if_done(job, listing)
-    if STDIN not in job.output.inputs and not any(map(is_url, job.output.inputs)):
-        _end_if_unusable(job, listing)
     return None
 
 
 def _end_if_unusable(job: TranscribeJob, listing: Listing) -> None:
-    """End a run to stdout whose few inputs have all failed already (typer.Exit)."""
-    if not job.output.is_stdout or job.events:
+    """End a run whose few inputs have all failed already (typer.Exit). Of wrong paths, a folder or a store gets no rows."""
+    if job.events:
         return
     from fastscribe.pipeline.windows import expected_sources
 
-    found = list(islice(expected_sources(listing.ahead(), None, job.options), _FEW))
-    failures = [one for one in found if isinstance(one, Failure)]
-    if not failures or len(failures) < len(found) or len(found) == _FEW:
+    failures = []
+    for found in islice(expected_sources(listing.ahead(), None, job.options), _FEW):
+        if not isinstance(found, Failure) or not (job.output.is_stdout or found.path in job.output.inputs):
+            return
+        failures.append(found)
+    if not 0 < len(failures) < _FEW:
         return
-    with open_run_output(job, None, say) as output:
+    with open_run_output(job, None, say) if job.output.is_stdout else nullcontext() as output:
         for failure in failures:
-            _write(output, failure)
-            say(failure_line(failure))
+            if output is not None:
+                _write(output, failure)
+            say(f"{failure_line(failure)}{_near(failure.path)}")
     say_listing(listing.left_out, listing.repeats.num, job.quiet)
     raise typer.Exit(job.failure_code(len(failures), 0, len(failures)))
+
+
+def _near(path: str) -> str:
+    """Return a hint if a path is wrong and its folder has a similar name."""
+    folder, name = os.path.split(path)
+    if os.path.lexists(path) or not os.path.isdir(folder or "."):
+        return ""
+    with os.scandir(folder or ".") as entries:
+        found = get_close_matches(name, [entry.name for entry in islice(entries, _MAX_NAMES)], 1)
+    return f": did you mean {os.path.join(folder, found[0])}?" if found else ""
 
 
 def _helped_gpu(job: TranscribeJob, listing: Listing) -> int | None:

@@ -16,6 +16,7 @@ from fastscribe.results.shards import Shard
 if TYPE_CHECKING:
     from fastscribe.pipeline.stats import DeviceShare, Progress, RunStats
     from fastscribe.results.output import JournaledOutput
+    from fastscribe.results.outputs import Ledger
 
 
 def say_shard(shard: Shard, quiet: bool) -> None:
@@ -27,7 +28,7 @@ def say_shard(shard: Shard, quiet: bool) -> None:
 def say_listing(left_out: Mapping[str, int], repeated: int, quiet: bool) -> None:
     """Print how many files of folders and patterns were not taken for audio, by kind, and how many came again.
 
-    `quiet` hides all but those that may be audio.
+    `quiet` hides it unless some of them may be audio.
     """
     if line := left_out_line(left_out, quiet):
         say(line)
@@ -120,22 +121,27 @@ def _share_text(one: DeviceShare, share: float) -> str:
 # Lines about a folder or a store that has results of earlier runs.
 
 
-def say_all_done(job: TranscribeJob, num_given: int, num_failed: int) -> None:
+def say_all_done(job: TranscribeJob, ledger: Ledger) -> None:
     """Print that there is nothing to do, in one line."""
-    inputs = "the input is" if num_given == 1 else f"all {num_given:,} inputs are"
-    failed = f"; {_failed_before(num_failed)}" if num_failed else ""
+    inputs = "the input is" if ledger.num_given == 1 else f"all {ledger.num_given:,} inputs are"
+    failed = f"; {_failed_before(ledger)}" if ledger.failed_before else ""
     say(f"{job.output.where}: {inputs} done: there is nothing to do{failed}")
 
 
-def say_failed_before(number: int) -> None:
-    """Print how many inputs failed in earlier runs, if any did."""
-    if number:
-        say(_failed_before(number))
+def say_failed_before(ledger: Ledger) -> None:
+    """Print how many inputs failed in earlier runs, and the first of them, if any did."""
+    if ledger.failed_before:
+        say(_failed_before(ledger))
 
 
-def _failed_before(number: int) -> str:
+def _failed_before(ledger: Ledger) -> str:
+    number, names = ledger.failed_before, ledger.first_failed
     were, them = ("was", "it") if number == 1 else ("were", "them")
-    return f"{number} failed in an earlier run and {were} left alone; --retry-failed tries {them} again"
+    more = f" and {number - len(names):,} more" if number > len(names) else ""
+    return (
+        f"{number:,} failed in an earlier run and {were} left alone ({', '.join(names)}{more}); --retry-failed tries {them} "
+        "again"
+    )
 
 
 def say_made_again(output: JournaledOutput, quiet: bool) -> int:

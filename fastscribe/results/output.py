@@ -22,6 +22,7 @@ from fastscribe._system.file_kinds import InTheWay
 from fastscribe._system.safe_open import safe_open
 from fastscribe._system.urls import is_url
 from fastscribe.audio.inputs import expand
+from fastscribe.config import SpeakerNames
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.results.committer import Committer, is_ours
 from fastscribe.results.journal import (
@@ -45,6 +46,7 @@ from fastscribe.results.storage import ROWS, Finish, Item, NewFile, Storage
 from fastscribe.results.stored import NotAResult
 from fastscribe.types import BoolArray, Failure, Source, Transcript
 
+_NAMES = "speaker_names"  # in what a journal's runs state
 _REMOVED_AT_ONCE = 1000
 _REMOVE_TIMEOUT_S = 5.0  # until another shard of this run must have removed what both find
 
@@ -144,7 +146,8 @@ class JournaledOutput:
         _check_sharding(storage, run.shard, self._shards)
         with suppress(FileNotFoundError):
             self._earlier_report = storage.read(Paths(Path(), run.shard.suffix).report.name)  # which open() removes
-        return storage.open(run.header, run.facts, self._say)
+        names = run.style.speaker_names
+        return storage.open(run.header, {**run.facts, **({} if names is None else _stated(names))}, self._say)
 
     def _names_of_all(self, run: OutputRun) -> Names:
         """Return what gives names, which knows those of all shards."""
@@ -245,6 +248,11 @@ class JournaledOutput:
 
     def _path_of(self, file: str) -> str:
         return f"{self._storage.where.rstrip('/')}/{file}"
+
+    @property
+    def num_kept(self) -> int:
+        """How many files stay as they are, because someone has edited them."""
+        return len(self._committer.kept)
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -435,6 +443,26 @@ def last_run(place: Path | str, shard: Shard) -> LastRun | None:
         return None
     with safe_open(paths.journal) as file:
         return last_run_in(file, paths.journal)
+
+
+def with_earlier_names(run: OutputRun) -> OutputRun:
+    """Return a run whose files have the names of speakers that were last given for its place, unless it has names itself."""
+    if run.place is None or run.overwrite or run.style.speaker_names is not None or not file_formats(run.style.formats):
+        return run
+    try:
+        stated = last_run(run.place, run.shard)
+    except (OSError, UsageError):  # opening it says what is wrong
+        return run
+    names = None if stated is None else stated.facts.get(_NAMES)
+    if names is None:
+        return run
+    of_labels = tuple((recording, label, name) for recording, label, name in names["of_labels"])
+    return replace(run, style=replace(run.style, speaker_names=SpeakerNames(tuple(names["in_order"]), of_labels)))
+
+
+def _stated(names: SpeakerNames) -> dict[str, Any]:
+    """Return what the journal keeps of names, as JSON has it."""
+    return {_NAMES: {"in_order": list(names.in_order), "of_labels": list(map(list, names.of_labels))}}
 
 
 def moved_line_of(run: OutputRun, inputs: Iterable[object]) -> str:

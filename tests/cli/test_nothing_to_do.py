@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from fastscribe.cli.run_messages import say_failed_before
+from fastscribe.results.outputs import Ledger
 from tests.cli.test_cli import FIRST, MODEL
 from tests.conftest import AUDIO
 from tests.helpers.processes import fastscribe
@@ -60,11 +62,11 @@ def test_all_done(clips: Path, tmp_path: Path) -> None:
     assert "1 file, 1 of them failed: 0.0 s of audio (2 were done before)" in fastscribe(*command).stderr
     done = fastscribe(*command, "-q")
     assert done.returncode == 3
+    failed = f"1 failed in an earlier run and was left alone ({clips / 'nothing.wav'}); --retry-failed tries it again"
     assert fastscribe(*command).stderr.splitlines() == [
-        f"fastscribe: {out}: all 3 inputs are done: there is nothing to do; 1 failed in an earlier run and was left alone; "
-        "--retry-failed tries it again"
+        f"fastscribe: {out}: all 3 inputs are done: there is nothing to do; {failed}"
     ]
-    assert done.stderr == ("fastscribe: 1 failed in an earlier run and was left alone; --retry-failed tries it again\n")
+    assert done.stderr == f"fastscribe: {failed}\n"
     for change in (["--tokens"], ["--beam", 2], ["--overwrite"]):  # another command does its work
         assert "left alone" not in fastscribe(*command, "-q", *change).stderr
 
@@ -122,6 +124,23 @@ def test_no_model_is_loaded_where_nothing_can_be_read(tmp_path: Path) -> None:
         assert done.returncode == 1
         assert [json.loads(line)["error"]["stage"] for line in done.stdout.splitlines()] == ["input"] * len(inputs)
         assert done.stderr.count("input failed") == len(done.stderr.splitlines()) == len(inputs)
+        folder = fastscribe("transcribe", *inputs, "-m", tmp_path, "-o", tmp_path / "out", "-f", "srt")
+        assert (folder.returncode, folder.stdout, folder.stderr) == (1, "", done.stderr)
+        assert not (tmp_path / "out").exists()
+
+
+def test_a_wrong_path_that_is_similar_to_a_right_one(clips: Path) -> None:
+    """The hint has the name that is there; nothing similar, or nothing wrong about the path: no hint."""
+    said = [fastscribe("transcribe", path, "-m", clips).stderr for path in (f"{clips}s", clips / "zzz.m4a", clips)]
+    assert f"no such file or folder: did you mean {clips}?" in said[0] and "did you mean" not in said[1] + said[2]
+
+
+def test_failures_of_earlier_runs_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    ledger = Ledger()
+    ledger.failed_before, ledger.first_failed = 1234, ["a.wav", "b.wav", "c.wav"]
+    say_failed_before(ledger)
+    named = "a.wav, b.wav, c.wav and 1,231 more"
+    assert f"1,234 failed in an earlier run and were left alone ({named}); --retry" in capsys.readouterr().err
 
 
 def test_results_beside_their_recordings_are_not_left_out(clips: Path) -> None:

@@ -335,7 +335,7 @@ def main() -> None:
 
 def import_program() -> None:
     """Import what commands import, and make them."""
-    from fastscribe._system.openmp import limit_openmp_spin
+    from fastscribe._system.process_settings import limit_openmp_spin
 
     limit_openmp_spin()
     for module in PRELOADED:

@@ -88,13 +88,13 @@ def test_users_files_and_edits_stay(tmp_path: Path, corpus: Corpus) -> None:
     (out / "a.txt").write_text("One\n")  # an edit of the same size
     (out / "a.srt").write_text("mine")
     said = list[str]()
-    export_in_place(out, OutputStyle(("txt", "srt")), said.append)
+    assert export_in_place(out, OutputStyle(("txt", "srt")), said.append).kept == 1
     assert (out / "a.txt").read_text() == "One\n"  # it is there, and export does not read what it would not write
     assert (out / "a.srt").read_text() == "mine"
     assert len(said) == 1 and said[0].startswith(f"{out / 'a.srt'}: edited")
     (out / "b.srt").write_text((out / "b.srt").read_text().replace("two", "Two"))
     edited = (out / "b.srt").read_text()
-    export_in_place(out, NARROW, said.append)
+    assert export_in_place(out, NARROW, said.append).kept == 2
     assert (out / "b.srt").read_text() == edited and "Two" in edited
     assert len(said) == 2 and f"{out / 'a.srt'} (and 1 more): edited" in said[1]
 
