@@ -2,8 +2,8 @@
 
     python -m scripts.benchmarks.unspoken_texts test_native.jsonl --json docs/bench/align/unspoken-native.json
 
-Clips of a manifest are joined as in cue_times.py, and each is a line of the text. `refused` counts texts that would fail, and
-`left_out` lines that would have no cue, whatever the number of their words.
+Clips of a manifest are joined with 1 to 3 s of faint noise between them, and each is a line of the text. `refused` counts texts
+that would fail, and `left_out` lines that would have no cue, whatever the number of their words.
 """
 
 from __future__ import annotations
@@ -17,16 +17,31 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import soundfile
 import torch
 
 from fastscribe import Aligner, Failure
 from fastscribe.alignment import text_aligner
 from fastscribe.alignment.text_aligner import how_heard
 from fastscribe.bench.result import document, leave
-from scripts.benchmarks.cue_times import join
+from fastscribe.types import Float32Array
 
 MOST = text_aligner.MAX_HEARD_OF_LINE
+RATE = 16_000
+_PAUSE_S, _NOISE = (1.0, 3.0), 1e-4
 _SIZES = (1, 5, 20, 60)  # clips of a recording; the last ones are longer than a window
+
+
+def join(rows: list[dict[str, Any]], folder: Path, out: Path) -> None:
+    """Write the recording and its text, OUT/joined.flac and .txt."""
+    rng, parts = np.random.default_rng(0), list[Float32Array]()
+    for row in rows:
+        clip_S, rate = soundfile.read(folder / row["audio_filepath"], dtype="float32")
+        assert rate == RATE, row["audio_filepath"]
+        pause_S = (_NOISE * rng.standard_normal(int(rng.uniform(*_PAUSE_S) * RATE))).astype(np.float32)
+        parts += [clip_S, pause_S]
+    soundfile.write(out / "joined.flac", np.concatenate(parts), RATE)
+    (out / "joined.txt").write_text("\n".join(" ".join(row["text"].split()) for row in rows), encoding="utf-8")
 
 
 def recordings(rows: list[dict[str, Any]], folder: Path, out: Path) -> list[tuple[str, int, int | None]]:
