@@ -169,11 +169,6 @@ def server() -> Iterator[Any]:
         yield store
 
 
-@pytest.fixture(params=MODEL_NAMES)
-def model_folder(request: pytest.FixtureRequest) -> Path:
-    return MODELS / request.param
-
-
 @pytest.fixture
 def pushed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The batches that models of this process get, in order."""
