@@ -17,7 +17,7 @@ from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import typer
 
@@ -31,11 +31,8 @@ from fastscribe.cli.progress_bar import ProgressBar
 from fastscribe.cli.run_messages import (
     check_any_input,
     report_table,
-    say_all_done,
-    say_failed_before,
     say_listing,
-    say_made_again,
-    say_not_given,
+    say_of_all_runs,
     say_shard,
     say_summary,
     stopped_hint,
@@ -113,14 +110,12 @@ def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -
                 stats = _write_all(transcriber, job, listing, output, event_log, bar)
             stats = replace(stats, skipped=transcriber.progress.skipped, failed_before=output.ledger.failed_before)
             check_any_input(stats.files + stats.skipped, job.output.shard, transcriber.command)
-            totals = output.totals()
-            if totals is not None:
-                stats = replace(stats, totals=totals._asdict())
+            journaled = None if job.output.is_stdout else cast("JournaledOutput", output)
+            if journaled is not None:
                 from fastscribe.cli.nothing_to_do import report_of
-                from fastscribe.results.output import JournaledOutput
 
-                assert isinstance(output, JournaledOutput)
-                output.write_report(report_of(output, stats), is_idle=not stats.files)
+                stats = replace(stats, totals=journaled.totals()._asdict())
+                journaled.write_report(report_of(journaled, stats), is_idle=not stats.files)
     if event_log is not None:
         event_log.finished(stats)
     if not (job.quiet or stats.files + stats.skipped):
@@ -133,16 +128,7 @@ def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -
             show_table(report_table(stats))
         else:
             say_summary(job, stats)
-    not_made = 0
-    if totals is not None:
-        if is_idle:
-            say_all_done(job, output.ledger)
-        if not job.quiet:
-            say_not_given(job, totals.not_given)
-        assert isinstance(output, JournaledOutput)
-        not_made = say_made_again(output, job.quiet)
-        if not is_idle:
-            say_failed_before(output.ledger)
+    not_made = 0 if journaled is None else say_of_all_runs(job, journaled, is_idle)
     not_made += sum(part.finished(job, stats, job.quiet) for part in job.parts)
     num_inputs = stats.files + stats.skipped
     if code := 1 if not_made else job.failure_code(stats.failed, stats.failed_before, num_inputs):

@@ -121,6 +121,24 @@ def _share_text(one: DeviceShare, share: float) -> str:
 # Lines about a folder or a store that has results of earlier runs.
 
 
+def say_of_all_runs(job: TranscribeJob, output: JournaledOutput, is_idle: bool) -> int:
+    """Print what holds of all runs into a folder or store, at the end. Return the number of files that could not be written.
+
+    Args:
+        job: The command.
+        output: What it wrote to.
+        is_idle: There was nothing to do, which is all that the command has to say.
+    """
+    if is_idle:
+        say_all_done(job, output.ledger)
+    if not job.quiet:
+        _say_not_given(job, output.totals().not_given)
+    not_made = say_made_again(output, job.quiet)
+    if not is_idle:
+        say_failed_before(output.ledger)
+    return not_made
+
+
 def say_all_done(job: TranscribeJob, ledger: Ledger) -> None:
     """Print that there is nothing to do, in one line."""
     inputs = "the input is" if ledger.num_given == 1 else f"all {ledger.num_given:,} inputs are"
@@ -163,7 +181,7 @@ def say_made_again(output: JournaledOutput, quiet: bool) -> int:
     return len(not_made)
 
 
-def say_not_given(job: TranscribeJob, number: int) -> None:
+def _say_not_given(job: TranscribeJob, number: int) -> None:
     """Print how many results there are of inputs that this run was not given, if there are any."""
     if number:
         results = "1 result is of an input" if number == 1 else f"{number} results are of inputs"

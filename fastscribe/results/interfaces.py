@@ -111,9 +111,6 @@ class Output(Protocol):
     def flush(self) -> None:
         """Wait until all results are durable. Raises OutputError."""
 
-    def totals(self) -> Any:
-        """Return what all runs have written there, as results.output.Totals; None for a stream."""
-
 
 def check_new_folder(directory: Path, shard: Shard, overwrite: bool = False) -> None:
     """Check a folder without a journal, before a model is loaded; with one, the run checks it once it knows its settings.

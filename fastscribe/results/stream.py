@@ -142,9 +142,6 @@ class StreamOutput:
     def flush(self) -> None:
         """Do nothing: each result is flushed when it is written."""
 
-    def totals(self) -> None:
-        """Return None: the stream's earlier content is unknown."""
-
     def write(self, result: Transcript | Failure) -> None:
         """Write one result, and those that waited for it.
 
