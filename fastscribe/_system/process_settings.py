@@ -17,12 +17,15 @@ import ctypes
 import gc
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 _SPINS = "1000"
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _THRESHOLD_BYTES = 2**30
+_START_FIELD = 22  # of /proc/self/stat, in clock ticks since the system's start
 
 
 def limit_openmp_spin() -> None:
@@ -58,3 +61,16 @@ def quick_start() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def process_age_s() -> float | None:
+    """Return the age of this process in seconds, with the start of the interpreter; None where the system does not tell."""
+    try:
+        # The second field, the program's name in brackets, may contain spaces and brackets.
+        fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        started_s = int(fields[_START_FIELD - 3]) / os.sysconf("SC_CLK_TCK")
+        if not started_s:  # some sandboxes
+            return None
+        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started_s)
+    except (OSError, AttributeError, ValueError, IndexError):  # no /proc: macOS, Windows
+        return None

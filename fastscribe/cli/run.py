@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import replace
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 import typer
 
 from fastscribe._system.gpus import num_gpus
-from fastscribe._system.process_settings import quick_start
+from fastscribe._system.process_settings import process_age_s, quick_start
 from fastscribe._system.urls import is_url
 from fastscribe.audio.formats import STDIN
 from fastscribe.cli.app import WHEN_STOPPED, StdoutClosed
@@ -404,19 +403,3 @@ def facts_of(job: TranscribeJob, transcriber: Transcriber) -> dict[str, Any]:
 
 
 # The time since this process started.
-
-
-_START_FIELD = 22  # of /proc/self/stat, in clock ticks since the system's start
-
-
-def process_age_s() -> float | None:
-    """Return the age of this process in seconds, with the start of the interpreter; None where the system does not tell."""
-    try:
-        # The second field, the program's name in brackets, may contain spaces and brackets.
-        fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        started_s = int(fields[_START_FIELD - 3]) / os.sysconf("SC_CLK_TCK")
-        if not started_s:  # some sandboxes
-            return None
-        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started_s)
-    except (OSError, AttributeError, ValueError, IndexError):  # no /proc: macOS, Windows
-        return None
