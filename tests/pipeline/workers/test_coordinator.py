@@ -285,12 +285,18 @@ def test_a_robbed_device_leaves_out_the_rows_that_were_taken_and_no_others() -> 
 
 
 def test_a_stolen_batch_is_cancelled_by_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds: list[FakeProcess] = []
+
     def answer(process: FakeProcess, message: Any) -> None:
-        """The first device answers nothing until it is robbed."""
+        """The first device answers nothing until it is robbed, and the second one not before the first has two batches."""
         if isinstance(message, messages.Cancel):
             decode(process, process.work()[0])
         elif process.name == "cpu:1":
-            decode(process, message)
+            seconds.append(process)
+            if len(process.work()) > 1:
+                decode(process, message)
+        elif len(process.work()) == 2:
+            decode(seconds[0], seconds[0].work()[0])
 
     pool, _ = begun(monkeypatch, answer)
     plans = [[utterance(1, 50), utterance(5, 40)], [utterance(2, 100)], [utterance(3, 10), utterance(4, 10)]]
