@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fastscribe._system.text_layout import count_of
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.checkpoint.validate import validate as check_config
 from fastscribe.config import ModelConfig
@@ -22,7 +23,7 @@ from fastscribe.training.backgrounds import BackgroundCorpus
 from fastscribe.training.bpe import TextEncoder
 from fastscribe.training.changed_model import ChangedModel, Head, change_model
 from fastscribe.training.corpus import Corpus, Example, Examples, ManifestPart
-from fastscribe.training.manifest import LACKS_LETTERS, Encode, ExampleLimits, no_request, read_manifests, tokenise
+from fastscribe.training.manifest import LACKS_LETTERS, ExampleLimits, no_request, read_manifests, tokenise
 from fastscribe.training.mixing import EpochDraw
 from fastscribe.training.model_recipe import ModelChanges, ModelRecipe
 from fastscribe.training.network import loss_of
@@ -101,7 +102,7 @@ def prepare(
     has_new_vocabulary = isinstance(recipe.model, ModelChanges) and recipe.model.has_new_vocabulary
     known = init.languages if init is not None and not has_new_vocabulary else ()
     scoring = _scoring(data, known, validation, where, say)
-    is_of_init, new_heads = init is not None and not has_new_vocabulary, frozenset[Head]()
+    is_kept, new_heads = init is not None and not has_new_vocabulary, frozenset[Head]()
     if init is None:
         init = _new_checkpoint(recipe, corpus.examples, say, where)
     else:
@@ -111,7 +112,7 @@ def prepare(
     if not init.config.durations and recipe.loss.is_for_tdt:
         say("loss.sigma and loss.omega are for TDT: this model has no durations and does without them")
     encode, limits, num_prompt = _encoder(init, limits)
-    corpus = _tokenise(corpus, encode, limits, is_of_init, say)
+    corpus = _tokenise(corpus, encode, limits, is_kept, say)
     drawn = EpochDraw(corpus.examples, recipe.run.seed)(0)
     start_s = init.config.trained_utterance_s
     longest_s = trained_utterance_s(init, corpus.examples.durations_s[drawn])
@@ -130,11 +131,10 @@ def _request_reader(data: DataRecipe, init: Checkpoint | None, where: str | Path
         raise UsageError(f"{where}: {error}") from error
 
 
-def _encoder(init: Checkpoint, limits: ExampleLimits) -> tuple[Encode, ExampleLimits, int]:
+def _encoder(init: Checkpoint, limits: ExampleLimits) -> tuple[TextEncoder | PromptedEncoder, ExampleLimits, int]:
     """Return the encoder of texts, the limits of their tokens, and the length of their prompts."""
     if init.config.aed is None:
-        encode_text = TextEncoder(init.tokenizer)
-        return lambda text, request: encode_text(text), limits, 0
+        return TextEncoder(init.tokenizer), limits, 0
     encode = PromptedEncoder(init)
     num_prompt = encode.num_prompt
     return encode, replace(limits, max_tokens=init.config.aed.max_tokens, extra_tokens=num_prompt + 1), num_prompt
@@ -290,13 +290,26 @@ def _changed(
 
 
 def _tokenise(
-    corpus: Corpus, encode: Encode, limits: ExampleLimits, is_of_init: bool, say: Callable[[str], None]
+    corpus: Corpus,
+    encode: TextEncoder | PromptedEncoder,
+    limits: ExampleLimits,
+    is_kept: bool,
+    say: Callable[[str], None],
 ) -> Corpus:
-    """Tokenise. If the vocabulary of --init lacks letters of the texts, say how to give the model a new one."""
+    """Tokenise. Say what of the texts the vocabulary cannot write, and how a model gets another one.
+
+    Args:
+        is_kept: the vocabulary is that of --init.
+    """
+    vocabulary = "the vocabulary of --init" if is_kept else "the vocabulary"
+    cure = f"; {_NEW_VOCABULARY}" if is_kept and isinstance(encode, TextEncoder) else ""  # Canary keeps its own
     try:
         tokenised = tokenise(corpus, encode, limits)
     except UsageError as error:
-        raise UsageError(f"{error}; {_NEW_VOCABULARY}" if is_of_init else str(error)) from error
-    if is_of_init and LACKS_LETTERS in tokenised.left_out:
-        say(f"the vocabulary of --init lacks letters of the texts; {_NEW_VOCABULARY}")
+        raise UsageError(f"{error}{cure}") from error
+    if LACKS_LETTERS in tokenised.left_out:
+        say(f"{vocabulary} lacks letters of the texts{cure}")
+    if count := encode.changes.num_texts:
+        of_all = f"{count:,} of {count_of(len(corpus.examples), 'text')}"
+        say(f"{vocabulary} cannot write {of_all} as they are, and {encode.changes}{cure}")
     return tokenised
