@@ -106,16 +106,18 @@ def _impossible(what: str, error: Exception) -> UsageError:
 
 @dataclass
 class TextChanges:
-    """The texts that a vocabulary cannot write as they are, and that are learnt in other characters.
+    """The texts that a vocabulary cannot write as they are, and that are learnt in other characters or not at all.
 
     Attributes:
         characters: what stands for each character; nothing for one that is dropped.
         example: the first text, and what is learnt in its place.
+        lacking: the letters and digits that have nothing in their place, by the texts that have them.
     """
 
     num_texts: int = 0
     characters: dict[str, str] = field(default_factory=dict)
     example: tuple[str, str] = "", ""
+    lacking: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         """Name the characters, those that only lose their case last."""
@@ -149,13 +151,18 @@ class TextEncoder:
         """
         writable = self.writable(text)
         if writable is None:
-            return None
+            return self._lacks(text, (char for char in text if self._nearest(char) is None))
         if writable != text:
             self._count_change(text, writable)
         if self._processor is None:
             return tuple(self._ids[char] for char in writable if char in self._ids)
-        ids = tuple(self._processor.EncodeAsIds(writable))
-        return None if self._processor.unk_id() in ids else ids
+        ids, unknown = tuple(self._processor.EncodeAsIds(writable)), self._processor.unk_id()
+        if unknown not in ids:
+            return ids
+        return self._lacks(text, (char for char in text if unknown in self._processor.EncodeAsIds(char)))
+
+    def _lacks(self, text: str, letters: Iterable[str]) -> None:
+        self.changes.lacking[text] = " ".join(dict.fromkeys(letters))
 
     def writable(self, text: str) -> str | None:
         """Map the text to the vocabulary's characters: lower case or no accents if need be; other marks are dropped.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fastscribe._system.text_layout import count_of
+from fastscribe._system.text_layout import count_of, first_of
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.checkpoint.validate import validate as check_config
 from fastscribe.config import ModelConfig
@@ -22,7 +22,7 @@ from fastscribe.training.augment_config import AugmentConfig
 from fastscribe.training.backgrounds import BackgroundCorpus
 from fastscribe.training.bpe import TextEncoder
 from fastscribe.training.changed_model import ChangedModel, Head, change_model
-from fastscribe.training.corpus import Corpus, Example, Examples, ManifestPart
+from fastscribe.training.corpus import Corpus, Example, Examples, LeftOutRow, ManifestPart
 from fastscribe.training.manifest import LACKS_LETTERS, ExampleLimits, no_request, read_manifests, tokenise
 from fastscribe.training.mixing import EpochDraw
 from fastscribe.training.model_recipe import ModelChanges, ModelRecipe
@@ -37,6 +37,7 @@ from fastscribe.types import Float64Array
 
 _MIN_VALIDATION = 10  # recordings
 _NEW_VOCABULARY = "model.vocab_size or model.tokenizer in a recipe gives it a new one"
+_MAX_LETTERS = 8  # in a message
 _LONGEST_S = 1e9  # of noise, which is never read whole
 _TRAINED_SHARE = 0.99  # of the examples are at most as long as the model's trained_utterance_s
 
@@ -54,6 +55,7 @@ class TrainingData:
     num_prompt: int = 0  # tokens at each example's beginning that an attention decoder is given
     backgrounds: BackgroundCorpus = BackgroundCorpus()  # noqa: RUF009 - frozen
     start_utterance_s: float | None = None  # what the starting checkpoint states, before this run's examples
+    rows_left_out: tuple[LeftOutRow, ...] = ()  # of all manifests to train on and to validate with
 
     @cached_property
     def digest(self) -> str:
@@ -92,11 +94,12 @@ def prepare(
             f"{where}: data.train: non_speech: an attention decoder cannot learn from recordings without speech"
         )
     validation_sets: tuple[ValidationSet, ...] = ()
+    rows_left_out: tuple[LeftOutRow, ...] = ()
     if data.validation:
-        validation, validation_sets = _read_validation(data.validation, limits, say, where, read_request)
+        validation, validation_sets, rows_left_out = _read_validation(data.validation, limits, say, where, read_request)
     else:
         training, validation = _split(corpus.examples, recipe.run.seed, data.validation_share, say)
-        corpus = Corpus(training, corpus.left_out)
+        corpus = Corpus(training, corpus.rows_left_out)
     if len(validation) < _MIN_VALIDATION:
         say(f"{len(validation)} recordings to validate with: their word error rate is a rough estimate")
     has_new_vocabulary = isinstance(recipe.model, ModelChanges) and recipe.model.has_new_vocabulary
@@ -113,12 +116,24 @@ def prepare(
         say("loss.sigma and loss.omega are for TDT: this model has no durations and does without them")
     encode, limits, num_prompt = _encoder(init, limits)
     corpus = _tokenise(corpus, encode, limits, is_kept, say)
+    _check_validation_texts(validation, encode, say)
     drawn = EpochDraw(corpus.examples, recipe.run.seed)(0)
     start_s = init.config.trained_utterance_s
     longest_s = trained_utterance_s(init, corpus.examples.durations_s[drawn])
     init = replace(init, config=replace(init.config, trained_utterance_s=longest_s))
     backgrounds = _backgrounds(recipe.augment)
-    return TrainingData(corpus, validation, init, validation_sets, scoring, new_heads, num_prompt, backgrounds, start_s)
+    return TrainingData(
+        corpus,
+        validation,
+        init,
+        validation_sets,
+        scoring,
+        new_heads,
+        num_prompt,
+        backgrounds,
+        start_s,
+        (*corpus.rows_left_out, *rows_left_out),
+    )
 
 
 def _request_reader(data: DataRecipe, init: Checkpoint | None, where: str | Path) -> ReadRequest:
@@ -161,14 +176,13 @@ def _read_validation(
     say: Callable[[str], None],
     where: str | Path,
     read_request: ReadRequest,
-) -> tuple[tuple[Example, ...], tuple[ValidationSet, ...]]:
-    """Return the examples of all manifests, and the sets that they are, if they are several.
+) -> tuple[tuple[Example, ...], tuple[ValidationSet, ...], tuple[LeftOutRow, ...]]:
+    """Return the examples of all manifests, the sets that they are, if they are several, and the rows that are left out.
 
     A set is named by its file, or by its path if files have the same name.
     """
     stems = [Path(part.path).stem for part in parts]
-    examples: list[Example] = []
-    sets = []
+    examples, left_out, sets = list[Example](), list[LeftOutRow](), list[ValidationSet]()
     for part, stem in zip(parts, stems, strict=True):
         found = read_manifests([part], limits, "validate with", read_request)
         if found.left_out:
@@ -177,9 +191,10 @@ def _read_validation(
         name = stem if stems.count(stem) == 1 else part.path
         sets.append(ValidationSet(name, len(found.examples), decides, part.non_speech))
         examples += found.examples
+        left_out += found.rows_left_out
     if all(one.non_speech for one in sets if one.decides):
         raise UsageError(f"{where}: data.validation: only manifests with speech have an error rate; let one decide")
-    return tuple(examples), tuple(sets) if len(sets) > 1 else ()
+    return tuple(examples), tuple(sets) if len(sets) > 1 else (), tuple(left_out)
 
 
 def _scoring(
@@ -304,7 +319,7 @@ def _tokenise(
     vocabulary = "the vocabulary of --init" if is_kept else "the vocabulary"
     cure = f"; {_NEW_VOCABULARY}" if is_kept and isinstance(encode, TextEncoder) else ""  # Canary keeps its own
     try:
-        tokenised = tokenise(corpus, encode, limits)
+        tokenised = tokenise(corpus, encode, limits, encode.changes.lacking)
     except UsageError as error:
         raise UsageError(f"{error}{cure}") from error
     if LACKS_LETTERS in tokenised.left_out:
@@ -313,3 +328,17 @@ def _tokenise(
         of_all = f"{count:,} of {count_of(len(corpus.examples), 'text')}"
         say(f"{vocabulary} cannot write {of_all} as they are, and {encode.changes}{cure}")
     return tokenised
+
+
+def _check_validation_texts(
+    validation: Sequence[Example], encode: TextEncoder | PromptedEncoder, say: Callable[[str], None]
+) -> None:
+    """Say which recordings no model with this vocabulary could write right. They stay: users will have such, too."""
+    encode.changes.lacking.clear()
+    lacking = [one for one in validation if not one.non_speech and encode(one.text, one.request) is None]
+    if lacking:
+        letters = first_of(list(dict.fromkeys(" ".join(encode.changes.lacking.values()).split())), _MAX_LETTERS)
+        say(
+            f"to validate with: {len(lacking):,} of {count_of(len(validation), 'text')} have letters that the vocabulary "
+            f"lacks ({letters}), which count as errors; the first is of {lacking[0].path}"
+        )

@@ -505,6 +505,8 @@ class Trainer:
         return state
 
     def _start(self, state: Mapping[str, Any] | None) -> None:
+        if self.distributed.rank == 0:
+            self.folder.write_left_out(self.training_data.rows_left_out)
         if state is not None:
             self._restore_state(state)
         elif self.distributed.rank == 0:
