@@ -131,7 +131,10 @@ def _run_and_report(trainer: Trainer, is_shown: bool, again: str) -> None:
 
 
 def _report_end(trainer: Trainer) -> None:
-
+    rows, loader = len(trainer.training_data.rows_left_out), trainer.loader
+    if rows or loader.num_unreadable:
+        tried = f"{loader.num_unreadable:,} of the {count_of(loader.num_tried, 'recording')} read, see above"
+        say(f"left out: {count_of(rows, 'row')} of the manifests, and {tried}")
     progress, data = trainer.progress, trainer.training_data
     sets, is_start = data.validation_sets, progress.best_step == 0
     rate = (progress.start_rate if is_start else progress.best_rate) or 0.0

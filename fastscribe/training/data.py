@@ -23,12 +23,19 @@ from fastscribe.training.backgrounds import BackgroundCorpus
 from fastscribe.training.bpe import TextEncoder
 from fastscribe.training.changed_model import ChangedModel, Head, change_model
 from fastscribe.training.corpus import Corpus, Example, Examples, LeftOutRow, ManifestPart
-from fastscribe.training.manifest import LACKS_LETTERS, ExampleLimits, no_request, read_manifests, tokenise
+from fastscribe.training.manifest import (
+    LACKS_LETTERS,
+    ExampleLimits,
+    check_most_usable,
+    no_request,
+    read_manifests,
+    tokenise,
+)
 from fastscribe.training.mixing import EpochDraw
 from fastscribe.training.model_recipe import ModelChanges, ModelRecipe
 from fastscribe.training.network import loss_of
 from fastscribe.training.prompts import PromptedEncoder, PromptReader
-from fastscribe.training.recipe import DataRecipe, Recipe
+from fastscribe.training.recipe import DataRecipe, Recipe, check_used
 from fastscribe.training.rows import ReadRequest
 from fastscribe.training.scoring import Scoring, ValidationSet, choose_scoring, is_one_language
 from fastscribe.training.split import count_by_share, has_two_sentences, split_validation
@@ -112,10 +119,10 @@ def prepare(
         changed = _changed(recipe, init, corpus.examples, say, where)
         init, new_heads = changed.checkpoint, changed.new_heads
     loss_of(recipe.loss, init.config)
-    if not init.config.durations and recipe.loss.is_for_tdt:
-        say("loss.sigma and loss.omega are for TDT: this model has no durations and does without them")
+    check_used(recipe, init.config, where)
     encode, limits, num_prompt = _encoder(init, limits)
     corpus = _tokenise(corpus, encode, limits, is_kept, say)
+    check_most_usable(corpus, data.limits, "train on")
     _check_validation_texts(validation, encode, say)
     drawn = EpochDraw(corpus.examples, recipe.run.seed)(0)
     start_s = init.config.trained_utterance_s
@@ -185,6 +192,7 @@ def _read_validation(
     examples, left_out, sets = list[Example](), list[LeftOutRow](), list[ValidationSet]()
     for part, stem in zip(parts, stems, strict=True):
         found = read_manifests([part], limits, "validate with", read_request)
+        check_most_usable(found, limits, "validate with")
         if found.left_out:
             say(f"to validate with: {found}")
         decides = part.decides or not any(other.decides for other in parts)
@@ -339,6 +347,6 @@ def _check_validation_texts(
     if lacking:
         letters = first_of(list(dict.fromkeys(" ".join(encode.changes.lacking.values()).split())), _MAX_LETTERS)
         say(
-            f"to validate with: {len(lacking):,} of {count_of(len(validation), 'text')} have letters that the vocabulary "
-            f"lacks ({letters}), which count as errors; the first is of {lacking[0].path}"
+            f"texts to validate with that have letters which the vocabulary lacks ({letters}): {len(lacking):,} of "
+            f"{len(validation):,}; these letters count as errors; the first is of {lacking[0].path}"
         )

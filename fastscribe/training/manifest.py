@@ -44,7 +44,7 @@ from fastscribe.types import AnyArray, Source
 
 # The ids of a text, of which an attention decoder is asked something; None where the vocabulary cannot write it.
 Encode = Callable[[str, Request | None], tuple[int, ...] | None]
-LACKS_LETTERS = "with letters that the vocabulary lacks"  # a reason to leave examples out
+LACKS_LETTERS, WITHOUT_TEXT = "with letters that the vocabulary lacks", "without text"  # reasons to leave examples out
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,21 @@ def read_manifests(
     return _not_empty(Corpus(builder.build(), tuple(left_out)), purpose)
 
 
+def check_most_usable(corpus: Corpus, limits: ExampleLimits, purpose: str) -> None:
+    """Raise UsageError if more rows are left out than stay, not counting those that somebody meant to leave out.
+
+    These are recordings of a folder without a .txt, and with limits of a recipe's own, what is beyond them.
+    """
+    is_own = limits != ExampleLimits()
+    unmeant = [
+        row
+        for row in corpus.rows_left_out
+        if (row.line if row.reason == WITHOUT_TEXT else row.reason == LACKS_LETTERS or not is_own)
+    ]
+    if len(unmeant) > len(corpus.examples):
+        raise UsageError("; ".join([f"most rows to {purpose} cannot be used: {corpus}", *first_left_out(unmeant)]))
+
+
 def _not_empty(corpus: Corpus, purpose: str) -> Corpus:
     if not len(corpus.examples):
         raise UsageError("; ".join([f"nothing to {purpose}: {corpus}", *first_left_out(corpus.rows_left_out)]))
@@ -140,7 +155,7 @@ def tokenise(
 
 def _why_unusable(example: Example, limits: ExampleLimits) -> str | None:
     if not example.text and not example.non_speech:
-        return "without text"
+        return WITHOUT_TEXT
     if example.duration_s < limits.min_duration_s:
         return f"shorter than {limits.min_duration_s:g} s"
     if example.duration_s > limits.max_duration_s:
@@ -152,7 +167,7 @@ def _unusable_tokens(examples: Examples, is_known: AnyArray, limits: ExampleLimi
     """Yield each reason to leave examples out for their tokens, with those that it holds for."""
     counts = examples.num_tokens
     yield LACKS_LETTERS, ~is_known
-    yield "without text", (counts == 0) & ~examples.non_speech
+    yield WITHOUT_TEXT, (counts == 0) & ~examples.non_speech
     if limits.max_tokens is not None:
         yield f"of more than {limits.max_tokens} tokens", counts > limits.max_tokens
     too_fast = counts - limits.extra_tokens > limits.max_tokens_per_s * examples.durations_s

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fastscribe.checkpoint.reader import read_checkpoint
+from fastscribe.errors import UsageError
 from fastscribe.training.corpus import first_left_out
 from fastscribe.training.data import TrainingData, prepare
-from fastscribe.training.recipe import parse_recipe
+from fastscribe.training.recipe import check_used, parse_recipe
 from fastscribe.training.state import RunFolder
 from tests.conftest import AUDIO, MODELS
 
@@ -67,7 +69,7 @@ def test_rows_left_out_are_named(tmp_path: Path) -> None:
         f"with letters that the vocabulary lacks: {tmp_path / 'train.jsonl'}: line 3 (о, д, и, н)",
     ]
     assert len(data.validation) == 2
-    assert "to validate with: 1 of 2 texts have letters that the vocabulary lacks (ж), which count as errors; " in said
+    assert "texts to validate with that have letters which the vocabulary lacks (ж): 1 of 2; " in said
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
     folder.write_left_out(data.rows_left_out)
@@ -80,3 +82,77 @@ def test_rows_left_out_are_named(tmp_path: Path) -> None:
     assert rows[1]["letters"] == "о д и н" and rows[1]["audio_filepath"] == str(FILES[2])
     folder.clear()
     assert not any(folder.path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("texts", "sections", "is_error"),
+    [
+        (["a", "", "b", "ж"], {}, False),
+        (["a", "", "b", "ж", "ж"], {}, True),
+        (["a", *["x" * 90] * 2], {}, True),  # too many tokens a second
+        (["a", *["x" * 90] * 2], {"data": {"max_tokens_per_s": 20}}, False),  # as the recipe wants
+        (["a", "", "ж"], {"data": {"max_tokens_per_s": 20}}, True),
+    ],
+)
+def test_most_rows_have_to_be_usable(
+    tmp_path: Path, texts: list[str], sections: dict[str, Any], is_error: bool
+) -> None:
+    if not is_error:
+        prepared(tmp_path, texts, **sections)
+        return
+    with pytest.raises(
+        UsageError, match=r"^most rows to train on cannot be used: \d examples, .* left out: .*train\.jsonl: line 2"
+    ):
+        prepared(tmp_path, texts, **sections)
+
+
+def test_recordings_of_a_folder_may_lack_a_text(tmp_path: Path) -> None:
+    folder = tmp_path / "recordings"
+    folder.mkdir()
+    for file in FILES[:5]:
+        (folder / file.name).symlink_to(file)
+    for file, text in zip(FILES[:2], ("one", "two"), strict=True):
+        (folder / file.with_suffix(".txt").name).write_text(text)
+    data, _ = prepared(tmp_path, ["a"], data={"train": str(folder)})
+    assert len(data.corpus.examples) == 2 and len(data.rows_left_out) == 3
+
+
+PARTS = ("encoder", "predictor", "joint", "ctc", "decoder", "batch_norm")
+OF_LOSS = {"sigma": 0.1, "omega": 0.3, "fastemit": 0.1, "clamp": 1.0, "label_smoothing": 0.1, "prompt": True}
+
+
+@pytest.mark.parametrize(
+    ("model", "loss", "parts"),
+    [
+        ("tdt_demo", "sigma omega fastemit clamp", "encoder predictor joint batch_norm"),
+        ("rnnt", "fastemit clamp", "encoder predictor joint batch_norm"),
+        ("hybrid", "ctc_weight fastemit clamp", "encoder predictor joint ctc batch_norm"),
+        ("ctc", "", "encoder ctc batch_norm"),
+        ("canary2", "label_smoothing prompt", "encoder decoder batch_norm"),
+    ],
+)
+def test_settings_of_other_models_are_refused(model: str, loss: str, parts: str) -> None:
+    config = read_checkpoint(next((MODELS / model).glob("*.nemo"))).config
+    given = {
+        **{f"loss.{name}": {"loss": {name: value}} for name, value in {"ctc_weight": 0.5, **OF_LOSS}.items()},
+        **{f"optimiser.part_rates.{part}": {"optimiser": {"part_rates": {part: 2}}} for part in PARTS[:-1]},
+        **{f"optimiser.freeze: {part}": {"optimiser": {"freeze": [part]}} for part in PARTS},
+    }
+    refused = set()
+    for name, sections in given.items():
+        recipe = parse_recipe({"data": {"train": "a"}, **sections}, Path("a.yaml"), True)
+        with suppress(UsageError):
+            check_used(recipe, config, "a.yaml")
+            continue
+        refused.add(name.split(".", 1)[1])
+    used = {*loss.split(), *(f"{key}{part}" for part in parts.split() for key in ("part_rates.", "freeze: "))}
+    assert refused == {name.split(".", 1)[1] for name in given} - used
+
+
+def test_settings_without_effect_may_stand(tmp_path: Path) -> None:
+    """A recipe serves several models: a CTC head alone has the whole loss, and no clamp is none."""
+    prepared(tmp_path, ["a"], "ctc", loss={"ctc_weight": 1.0, "clamp": None, "sigma": 0.0, "label_smoothing": 0.0})
+    with pytest.raises(
+        UsageError, match=r"the recipe: loss\.sigma, optimiser\.freeze: joint: this model \(ctc\) has no use"
+    ):
+        prepared(tmp_path, ["a"], "ctc", loss={"sigma": 0.1}, optimiser={"freeze": ["joint"]})
