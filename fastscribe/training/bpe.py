@@ -14,8 +14,10 @@ import re
 import struct
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from fastscribe._system.text_layout import first_of
 from fastscribe.errors import UsageError, first_line
 from fastscribe.text.tokenizer import WORD_MARK, Tokenizer, strip_normalizer
 
@@ -26,6 +28,7 @@ _UNIFIED = str.maketrans({**_QUOTES, **_DASHES})
 _SPACE_BEFORE_MARK = re.compile(r"\s+([,.;:?!]+)(?=\s|$|[\"')\]])")
 _BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
 _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6  # SentencePiece's piece types
+_MAX_NAMED = 8  # characters in a message
 _UNIGRAM, _BPE = 1, 2  # SentencePiece's model types
 _TOO_MANY_PIECES = re.compile(r"size too high .*<= (\d+)")
 _TOO_FEW_PIECES = re.compile(r"smaller than required_chars.* vs (\d+)")
@@ -101,25 +104,65 @@ def _impossible(what: str, error: Exception) -> UsageError:
     return UsageError(f"{what}: {reason}")
 
 
-class TextEncoder:
-    """Inverse of a tokenizer's decoder. Raises UsageError for a vocabulary that cannot encode."""
+@dataclass
+class TextChanges:
+    """The texts that a vocabulary cannot write as they are, and that are learnt in other characters or not at all.
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    Attributes:
+        characters: what stands for each character; nothing for one that is dropped.
+        example: the first text, and what is learnt in its place.
+        lacking: the letters and digits that have nothing in their place, by the texts that have them.
+    """
+
+    num_texts: int = 0
+    characters: dict[str, str] = field(default_factory=dict)
+    example: tuple[str, str] = "", ""
+    lacking: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """Name the characters, those that only lose their case last."""
+        named = sorted(self.characters.items(), key=lambda pair: pair[0].lower() == pair[1])
+        replaced = [f"{char} as {nearest}" for char, nearest in named if nearest]
+        dropped = [char for char, nearest in named if not nearest]
+        parts = [f"learns {first_of(replaced, _MAX_NAMED)}"] if replaced else []
+        parts += [f"drops {first_of(dropped, _MAX_NAMED)}"] if dropped else []
+        return f"{' and '.join(parts)}: {self.example[0]!r:.80} becomes {self.example[1]!r:.80}"
+
+
+class TextEncoder:
+    """Inverse of a tokenizer's decoder. Raises UsageError for a vocabulary that cannot encode.
+
+    Attributes:
+        changes: what it has changed of the texts so far.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, changes: TextChanges | None = None) -> None:
+        self.changes = TextChanges() if changes is None else changes
         pieces = list(_texts(tokenizer))
         self._spells_bytes = any(_BYTE_PIECE.fullmatch(piece) for piece in pieces)
         self._characters = frozenset("".join(pieces).replace(WORD_MARK, " ")) | {" "}
         self._ids = {piece: i for i, piece in enumerate(tokenizer.pieces)} if tokenizer.kind == "character" else {}
         self._processor = None if self._ids else _processor(tokenizer)
 
-    def __call__(self, text: str) -> tuple[int, ...] | None:
-        """Return the ids of a cleaned text; None if it has letters or digits that the vocabulary lacks."""
+    def __call__(self, text: str, request: object = None) -> tuple[int, ...] | None:
+        """Return the ids of a cleaned text; None if it has letters or digits that the vocabulary lacks.
+
+        `request` is for attention decoders (prompts.PromptedEncoder) and does not count here.
+        """
         writable = self.writable(text)
         if writable is None:
-            return None
+            return self._lacks(text, (char for char in text if self._nearest(char) is None))
+        if writable != text:
+            self._count_change(text, writable)
         if self._processor is None:
             return tuple(self._ids[char] for char in writable if char in self._ids)
-        ids = tuple(self._processor.EncodeAsIds(writable))
-        return None if self._processor.unk_id() in ids else ids
+        ids, unknown = tuple(self._processor.EncodeAsIds(writable)), self._processor.unk_id()
+        if unknown not in ids:
+            return ids
+        return self._lacks(text, (char for char in text if unknown in self._processor.EncodeAsIds(char)))
+
+    def _lacks(self, text: str, letters: Iterable[str]) -> None:
+        self.changes.lacking[text] = " ".join(dict.fromkeys(letters))
 
     def writable(self, text: str) -> str | None:
         """Map the text to the vocabulary's characters: lower case or no accents if need be; other marks are dropped.
@@ -130,6 +173,15 @@ class TextEncoder:
             return text
         parts = [self._nearest(char) for char in text]
         return None if None in parts else " ".join("".join(part or "" for part in parts).split())
+
+    def _count_change(self, text: str, writable: str) -> None:
+        changes = self.changes
+        if not changes.num_texts:
+            changes.example = text, writable
+        changes.num_texts += 1
+        for char in dict.fromkeys(text):
+            if char not in self._characters and char not in changes.characters:
+                changes.characters[char] = self._nearest(char) or ""
 
     def _nearest(self, char: str) -> str | None:
         plain = "".join(c for c in unicodedata.normalize("NFKD", char) if not unicodedata.combining(c))

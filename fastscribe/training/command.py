@@ -25,6 +25,7 @@ from fastscribe.cli.terminal import filter_mpg123_messages, say
 from fastscribe.config import TrainDtypeChoice
 from fastscribe.errors import UsageError
 from fastscribe.families.indic import of_language
+from fastscribe.training.corpus import first_left_out
 from fastscribe.training.recipe import default_recipe, read_recipe
 from fastscribe.training.scoring import METRIC_NAMES
 from fastscribe.training.trackers import check_installed as check_trackers
@@ -130,7 +131,10 @@ def _run_and_report(trainer: Trainer, is_shown: bool, again: str) -> None:
 
 
 def _report_end(trainer: Trainer) -> None:
-
+    rows, loader = len(trainer.training_data.rows_left_out), trainer.loader
+    if rows or loader.num_unreadable:
+        tried = f"{loader.num_unreadable:,} of the {count_of(loader.num_tried, 'recording')} read, see above"
+        say(f"left out: {count_of(rows, 'row')} of the manifests, and {tried}")
     progress, data = trainer.progress, trainer.training_data
     sets, is_start = data.validation_sets, progress.best_step == 0
     rate = (progress.start_rate if is_start else progress.best_rate) or 0.0
@@ -178,6 +182,10 @@ def _report_start(trainer: Trainer) -> None:
     epoch_s, corpus_s = trainer.planner.epoch_audio_s, training_data.corpus.duration_s
     drawn = f"; {epoch_s / 3600:.2f} h per epoch" if abs(epoch_s - corpus_s) > 0.005 * corpus_s else ""
     say(f"{training_data.corpus}{drawn}; {len(training_data.validation):,} to validate with")
+    for line in first_left_out(training_data.rows_left_out):
+        say(f"left out, {line}")
+    if rows := len(training_data.rows_left_out):
+        say(f"{trainer.folder.left_out} has {count_of(rows, 'row')} that {'is' if rows == 1 else 'are'} left out")
     say(
         f"{parameters / 1e6:.1f} M parameters{trained}, {training_data.checkpoint.config.family}, {str(trainer.dtype)[6:]} on "
         f"{trainer.device}; {count_of(trainer.planner.epoch_batches, 'batch')} per epoch, "

@@ -12,16 +12,19 @@ import os
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple, overload
 
 import numpy as np
 
+from fastscribe._system.text_layout import first_of
 from fastscribe.config import Options
 from fastscribe.errors import UsageError
 from fastscribe.types import AnyArray, Float64Array, Int64Array
 
 _MAX_UINT16 = 1 << 16
-_NUMBERS = ("durations_s", "offsets_s", "part_of", "starts", "num_bytes", "channels", "request_of")
+_NUMBERS = ("durations_s", "offsets_s", "part_of", "starts", "num_bytes", "channels", "request_of", "lines")
+_MAX_NAMED, _MAX_LETTERS = 3, 8  # rows, and letters of each, in a message
 _PIECES = ("paths", "texts", "tokens")
 
 
@@ -79,6 +82,7 @@ class Example:
         start, num_bytes: where in the file the recording lies, a member of a tar archive; 0 bytes: it is the whole file.
         channel: None: the mean of all.
         request: what an attention decoder is asked for; None for other models.
+        line: of its manifest, from 1; 0: a folder has it.
     """
 
     path: str
@@ -92,6 +96,7 @@ class Example:
     num_bytes: int = 0
     channel: int | None = None
     request: Request | None = None
+    line: int = field(default=0, compare=False)
 
 
 class _Pieces(NamedTuple):
@@ -125,7 +130,7 @@ class Examples(Sequence[Example]):
     Attributes:
         parts: the manifests that they are from.
         part_of: index of each example's manifest.
-        starts, num_bytes: as Example's.
+        starts, num_bytes, lines: as Example's.
         channels: -1: the mean of all.
         requests: the different ones.
         request_of: index of each example's request.
@@ -140,6 +145,7 @@ class Examples(Sequence[Example]):
     num_bytes: AnyArray
     channels: AnyArray
     request_of: AnyArray
+    lines: AnyArray
     paths: _Pieces
     texts: _Pieces
     tokens: _Pieces
@@ -185,6 +191,7 @@ class Examples(Sequence[Example]):
             int(self.num_bytes[index]),
             int(self.channels[index]) if self.channels[index] >= 0 else None,
             self.requests[self.request_of[index]],
+            int(self.lines[index]),
         )
 
     def text(self, index: int) -> str:
@@ -250,7 +257,7 @@ class ExamplesBuilder:
         self._starts, self._lengths = array("q"), array("i")  # of the paths
         self._text_lengths = array("i")
         self._requests: dict[Request | None, int] = {}
-        self._request_of = array("h")
+        self._request_of, self._lines = array("h"), array("i")
         self._tokens: list[tuple[int, ...]] = []
         self._last_path = ""
 
@@ -274,6 +281,7 @@ class ExamplesBuilder:
         self._num_bytes.append(example.num_bytes)
         self._channels.append(-1 if example.channel is None else example.channel)
         self._request_of.append(self._requests.setdefault(example.request, len(self._requests)))
+        self._lines.append(example.line)
         if example.tokens:
             self._tokens += [()] * (len(self) - 1 - len(self._tokens)) + [example.tokens]
 
@@ -292,6 +300,7 @@ class ExamplesBuilder:
             _view(self._num_bytes, np.int64),
             _view(self._channels, np.int16),
             _view(self._request_of, np.int16),
+            _view(self._lines, np.int32),
             _Pieces(paths, _view(self._starts, np.int64), _view(self._lengths, np.int32)),
             _pieces(texts, _view(self._text_lengths, np.int32)),
             _Pieces(np.empty(0, np.int32), np.zeros(len(self), np.int64), np.zeros(len(self), np.int32)),
@@ -314,14 +323,57 @@ class LeftOut(NamedTuple):
     duration_s: float
 
 
+class LeftOutRow(NamedTuple):
+    """A row that is not used. `letters` are those that the vocabulary lacks."""
+
+    reason: str
+    manifest: str
+    line: int
+    path: str
+    duration_s: float
+    letters: str = ""
+
+    @classmethod
+    def of(cls, example: Example, parts: Sequence[ManifestPart], reason: str, letters: str = "") -> LeftOutRow:
+        return cls(reason, parts[example.part].path, example.line, example.path, example.duration_s, letters)
+
+    def __str__(self) -> str:
+        place = f"{self.manifest}: line {self.line}" if self.line else self.path
+        return f"{place} ({first_of(self.letters.split(), _MAX_LETTERS)})" if self.letters else place
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the row in the words of a manifest."""
+        letters = {"letters": self.letters} if self.letters else {}
+        line = {"line": self.line} if self.line else {}
+        place = {"manifest": self.manifest, **line, "audio_filepath": self.path, "duration": self.duration_s}
+        return {"left_out": self.reason, **letters, **place}
+
+
+def first_left_out(rows: Iterable[LeftOutRow]) -> list[str]:
+    """Return a line for each reason, with the first rows."""
+    by_reason: dict[str, list[LeftOutRow]] = {}
+    for row in rows:
+        by_reason.setdefault(row.reason, []).append(row)
+    return [f"{reason}: {first_of(list(map(str, some)), _MAX_NAMED)}" for reason, some in by_reason.items()]
+
+
 @dataclass(frozen=True)
 class Corpus:
     examples: Examples
-    left_out: Mapping[str, LeftOut] = field(default_factory=dict)  # by reason
+    rows_left_out: tuple[LeftOutRow, ...] = ()
 
     @property
     def duration_s(self) -> float:
         return float(self.examples.durations_s.sum())
+
+    @cached_property
+    def left_out(self) -> Mapping[str, LeftOut]:
+        """Counts by reason."""
+        counts: dict[str, LeftOut] = {}
+        for row in self.rows_left_out:
+            before = counts.get(row.reason, LeftOut(0, 0.0))
+            counts[row.reason] = LeftOut(before.examples + 1, before.duration_s + row.duration_s)
+        return counts
 
     def __str__(self) -> str:
         """Summarise the corpus in one line."""

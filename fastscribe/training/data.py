@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fastscribe._system.text_layout import count_of, first_of
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.checkpoint.validate import validate as check_config
 from fastscribe.config import ModelConfig
@@ -21,13 +22,20 @@ from fastscribe.training.augment_config import AugmentConfig
 from fastscribe.training.backgrounds import BackgroundCorpus
 from fastscribe.training.bpe import TextEncoder
 from fastscribe.training.changed_model import ChangedModel, Head, change_model
-from fastscribe.training.corpus import Corpus, Example, Examples, ManifestPart
-from fastscribe.training.manifest import LACKS_LETTERS, Encode, ExampleLimits, no_request, read_manifests, tokenise
+from fastscribe.training.corpus import Corpus, Example, Examples, LeftOutRow, ManifestPart
+from fastscribe.training.manifest import (
+    LACKS_LETTERS,
+    ExampleLimits,
+    check_most_usable,
+    no_request,
+    read_manifests,
+    tokenise,
+)
 from fastscribe.training.mixing import EpochDraw
 from fastscribe.training.model_recipe import ModelChanges, ModelRecipe
 from fastscribe.training.network import loss_of
 from fastscribe.training.prompts import PromptedEncoder, PromptReader
-from fastscribe.training.recipe import DataRecipe, Recipe
+from fastscribe.training.recipe import DataRecipe, Recipe, check_used
 from fastscribe.training.rows import ReadRequest
 from fastscribe.training.scoring import Scoring, ValidationSet, choose_scoring, is_one_language
 from fastscribe.training.split import count_by_share, has_two_sentences, split_validation
@@ -36,6 +44,7 @@ from fastscribe.types import Float64Array
 
 _MIN_VALIDATION = 10  # recordings
 _NEW_VOCABULARY = "model.vocab_size or model.tokenizer in a recipe gives it a new one"
+_MAX_LETTERS = 8  # in a message
 _LONGEST_S = 1e9  # of noise, which is never read whole
 _TRAINED_SHARE = 0.99  # of the examples are at most as long as the model's trained_utterance_s
 
@@ -53,6 +62,7 @@ class TrainingData:
     num_prompt: int = 0  # tokens at each example's beginning that an attention decoder is given
     backgrounds: BackgroundCorpus = BackgroundCorpus()  # noqa: RUF009 - frozen
     start_utterance_s: float | None = None  # what the starting checkpoint states, before this run's examples
+    rows_left_out: tuple[LeftOutRow, ...] = ()  # of all manifests to train on and to validate with
 
     @cached_property
     def digest(self) -> str:
@@ -91,33 +101,46 @@ def prepare(
             f"{where}: data.train: non_speech: an attention decoder cannot learn from recordings without speech"
         )
     validation_sets: tuple[ValidationSet, ...] = ()
+    rows_left_out: tuple[LeftOutRow, ...] = ()
     if data.validation:
-        validation, validation_sets = _read_validation(data.validation, limits, say, where, read_request)
+        validation, validation_sets, rows_left_out = _read_validation(data.validation, limits, say, where, read_request)
     else:
         training, validation = _split(corpus.examples, recipe.run.seed, data.validation_share, say)
-        corpus = Corpus(training, corpus.left_out)
+        corpus = Corpus(training, corpus.rows_left_out)
     if len(validation) < _MIN_VALIDATION:
         say(f"{len(validation)} recordings to validate with: their word error rate is a rough estimate")
     has_new_vocabulary = isinstance(recipe.model, ModelChanges) and recipe.model.has_new_vocabulary
     known = init.languages if init is not None and not has_new_vocabulary else ()
     scoring = _scoring(data, known, validation, where, say)
-    is_of_init, new_heads = init is not None and not has_new_vocabulary, frozenset[Head]()
+    is_kept, new_heads = init is not None and not has_new_vocabulary, frozenset[Head]()
     if init is None:
         init = _new_checkpoint(recipe, corpus.examples, say, where)
     else:
         changed = _changed(recipe, init, corpus.examples, say, where)
         init, new_heads = changed.checkpoint, changed.new_heads
     loss_of(recipe.loss, init.config)
-    if not init.config.durations and recipe.loss.is_for_tdt:
-        say("loss.sigma and loss.omega are for TDT: this model has no durations and does without them")
+    check_used(recipe, init.config, where)
     encode, limits, num_prompt = _encoder(init, limits)
-    corpus = _tokenise(corpus, encode, limits, is_of_init, say)
+    corpus = _tokenise(corpus, encode, limits, is_kept, say)
+    check_most_usable(corpus, data.limits, "train on")
+    _check_validation_texts(validation, encode, say)
     drawn = EpochDraw(corpus.examples, recipe.run.seed)(0)
     start_s = init.config.trained_utterance_s
     longest_s = trained_utterance_s(init, corpus.examples.durations_s[drawn])
     init = replace(init, config=replace(init.config, trained_utterance_s=longest_s))
     backgrounds = _backgrounds(recipe.augment)
-    return TrainingData(corpus, validation, init, validation_sets, scoring, new_heads, num_prompt, backgrounds, start_s)
+    return TrainingData(
+        corpus,
+        validation,
+        init,
+        validation_sets,
+        scoring,
+        new_heads,
+        num_prompt,
+        backgrounds,
+        start_s,
+        (*corpus.rows_left_out, *rows_left_out),
+    )
 
 
 def _request_reader(data: DataRecipe, init: Checkpoint | None, where: str | Path) -> ReadRequest:
@@ -130,11 +153,10 @@ def _request_reader(data: DataRecipe, init: Checkpoint | None, where: str | Path
         raise UsageError(f"{where}: {error}") from error
 
 
-def _encoder(init: Checkpoint, limits: ExampleLimits) -> tuple[Encode, ExampleLimits, int]:
+def _encoder(init: Checkpoint, limits: ExampleLimits) -> tuple[TextEncoder | PromptedEncoder, ExampleLimits, int]:
     """Return the encoder of texts, the limits of their tokens, and the length of their prompts."""
     if init.config.aed is None:
-        encode_text = TextEncoder(init.tokenizer)
-        return lambda text, request: encode_text(text), limits, 0
+        return TextEncoder(init.tokenizer), limits, 0
     encode = PromptedEncoder(init)
     num_prompt = encode.num_prompt
     return encode, replace(limits, max_tokens=init.config.aed.max_tokens, extra_tokens=num_prompt + 1), num_prompt
@@ -161,25 +183,26 @@ def _read_validation(
     say: Callable[[str], None],
     where: str | Path,
     read_request: ReadRequest,
-) -> tuple[tuple[Example, ...], tuple[ValidationSet, ...]]:
-    """Return the examples of all manifests, and the sets that they are, if they are several.
+) -> tuple[tuple[Example, ...], tuple[ValidationSet, ...], tuple[LeftOutRow, ...]]:
+    """Return the examples of all manifests, the sets that they are, if they are several, and the rows that are left out.
 
     A set is named by its file, or by its path if files have the same name.
     """
     stems = [Path(part.path).stem for part in parts]
-    examples: list[Example] = []
-    sets = []
+    examples, left_out, sets = list[Example](), list[LeftOutRow](), list[ValidationSet]()
     for part, stem in zip(parts, stems, strict=True):
         found = read_manifests([part], limits, "validate with", read_request)
+        check_most_usable(found, limits, "validate with")
         if found.left_out:
             say(f"to validate with: {found}")
         decides = part.decides or not any(other.decides for other in parts)
         name = stem if stems.count(stem) == 1 else part.path
         sets.append(ValidationSet(name, len(found.examples), decides, part.non_speech))
         examples += found.examples
+        left_out += found.rows_left_out
     if all(one.non_speech for one in sets if one.decides):
         raise UsageError(f"{where}: data.validation: only manifests with speech have an error rate; let one decide")
-    return tuple(examples), tuple(sets) if len(sets) > 1 else ()
+    return tuple(examples), tuple(sets) if len(sets) > 1 else (), tuple(left_out)
 
 
 def _scoring(
@@ -290,13 +313,40 @@ def _changed(
 
 
 def _tokenise(
-    corpus: Corpus, encode: Encode, limits: ExampleLimits, is_of_init: bool, say: Callable[[str], None]
+    corpus: Corpus,
+    encode: TextEncoder | PromptedEncoder,
+    limits: ExampleLimits,
+    is_kept: bool,
+    say: Callable[[str], None],
 ) -> Corpus:
-    """Tokenise. If the vocabulary of --init lacks letters of the texts, say how to give the model a new one."""
+    """Tokenise. Say what of the texts the vocabulary cannot write, and how a model gets another one.
+
+    Args:
+        is_kept: the vocabulary is that of --init.
+    """
+    vocabulary = "the vocabulary of --init" if is_kept else "the vocabulary"
+    cure = f"; {_NEW_VOCABULARY}" if is_kept and isinstance(encode, TextEncoder) else ""  # Canary keeps its own
     try:
-        tokenised = tokenise(corpus, encode, limits)
+        tokenised = tokenise(corpus, encode, limits, encode.changes.lacking)
     except UsageError as error:
-        raise UsageError(f"{error}; {_NEW_VOCABULARY}" if is_of_init else str(error)) from error
-    if is_of_init and LACKS_LETTERS in tokenised.left_out:
-        say(f"the vocabulary of --init lacks letters of the texts; {_NEW_VOCABULARY}")
+        raise UsageError(f"{error}{cure}") from error
+    if LACKS_LETTERS in tokenised.left_out:
+        say(f"{vocabulary} lacks letters of the texts{cure}")
+    if count := encode.changes.num_texts:
+        of_all = f"{count:,} of {count_of(len(corpus.examples), 'text')}"
+        say(f"{vocabulary} cannot write {of_all} as they are, and {encode.changes}{cure}")
     return tokenised
+
+
+def _check_validation_texts(
+    validation: Sequence[Example], encode: TextEncoder | PromptedEncoder, say: Callable[[str], None]
+) -> None:
+    """Say which recordings no model with this vocabulary could write right. They stay: users will have such, too."""
+    encode.changes.lacking.clear()
+    lacking = [one for one in validation if not one.non_speech and encode(one.text, one.request) is None]
+    if lacking:
+        letters = first_of(list(dict.fromkeys(" ".join(encode.changes.lacking.values()).split())), _MAX_LETTERS)
+        say(
+            f"texts to validate with that have letters which the vocabulary lacks ({letters}): {len(lacking):,} of "
+            f"{len(validation):,}; these letters count as errors; the first is of {lacking[0].path}"
+        )

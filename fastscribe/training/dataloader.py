@@ -27,6 +27,7 @@ from fastscribe.types import Int16Array
 
 _BATCHES_AHEAD = 3
 _MIN_S = 0.1
+_MAX_SAMPLED = 40
 _HOST = torch.device("cpu")
 _MIN_SHARE = 0.8  # of the duration that the manifest gives
 
@@ -101,6 +102,12 @@ class AudioDataLoader:
         finally:
             pool.close()
 
+    def try_some(self) -> None:
+        """Read up to _MAX_SAMPLED examples, spread over all, so that those that cannot be used are known before training."""
+        count = min(_MAX_SAMPLED, len(self._examples))
+        for _ in self.batches([np.unique(np.linspace(0, len(self._examples) - 1, count, dtype=np.int64))]):
+            pass
+
     def _samples(self, index: int) -> Int16Array | None:
         cached = self._cached.get(index)
         if cached is not None or self._is_unreadable[index]:
@@ -130,9 +137,12 @@ class AudioDataLoader:
     def _decode(self, example: Example) -> Int16Array:
         audio = probed(example, example.offset_s, example.duration_s)
         lasts_s = audio.num_samples / audio.sample_rate
-        if lasts_s < max(self._min_duration_s, _MIN_SHARE * example.duration_s):
-            promised = f"the manifest gives {example.duration_s:.2f} s, and {self._min_duration_s:.2f} s is the least"
-            raise AudioError(shown_name(example), f"lasts {lasts_s:.2f} s: {promised}")
+        if lasts_s < self._min_duration_s:
+            problem = f"too short for the model, which needs {self._min_duration_s:.2f} s to learn from"
+            raise AudioError(shown_name(example), f"lasts {lasts_s:.2f} s: {problem}")
+        if lasts_s < _MIN_SHARE * example.duration_s:
+            problem = f"the manifest gives {example.duration_s:.2f} s, so the text may be that of more than it has"
+            raise AudioError(shown_name(example), f"lasts {lasts_s:.2f} s: {problem}")
         return samples_of(audio, self._sample_rate)
 
 

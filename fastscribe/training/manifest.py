@@ -4,7 +4,7 @@ A manifest is JSON lines (rows.py): NeMo's, whose recordings are files or member
 folder of Lhotse; or a folder of recordings with their texts (`a.wav` beside `a.txt`).
 
 A wrong row is an error that names the line, because the user has to correct it. An unusable row (no text, too long, too many
-tokens a second) is left out and counted by reason.
+tokens a second) is left out, and kept with its reason.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -28,13 +29,22 @@ from fastscribe.audio.probe import probe
 from fastscribe.errors import AudioError, UsageError
 from fastscribe.training.archives import Archives, expand
 from fastscribe.training.bpe import clean_text
-from fastscribe.training.corpus import Corpus, Example, Examples, ExamplesBuilder, LeftOut, ManifestPart, Request
+from fastscribe.training.corpus import (
+    Corpus,
+    Example,
+    Examples,
+    ExamplesBuilder,
+    LeftOutRow,
+    ManifestPart,
+    Request,
+    first_left_out,
+)
 from fastscribe.training.rows import ReadRequest, RowReader
 from fastscribe.types import AnyArray, Source
 
 # The ids of a text, of which an attention decoder is asked something; None where the vocabulary cannot write it.
 Encode = Callable[[str, Request | None], tuple[int, ...] | None]
-LACKS_LETTERS = "with letters that the vocabulary lacks"  # a reason to leave examples out
+LACKS_LETTERS, WITHOUT_TEXT = "with letters that the vocabulary lacks", "without text"  # reasons to leave examples out
 
 
 @dataclass(frozen=True)
@@ -83,22 +93,46 @@ def read_manifests(
         ManifestError: a row is wrong.
     """
     parts = tuple(parts)
-    builder, left_out = ExamplesBuilder(parts), _LeftOut()
+    builder, left_out = ExamplesBuilder(parts), list[LeftOutRow]()
     for number, part in enumerate(parts):
         for example in _part_examples(part, number, limits.max_duration_s, read_request, ignores_texts):
             reason = _why_unusable(example, limits)
             if reason is None:
                 builder.add(example)
             else:
-                left_out.add(reason, 1, example.duration_s)
-    corpus = Corpus(builder.build(), left_out)
+                left_out.append(LeftOutRow.of(example, parts, reason))
+    return _not_empty(Corpus(builder.build(), tuple(left_out)), purpose)
+
+
+def check_most_usable(corpus: Corpus, limits: ExampleLimits, purpose: str) -> None:
+    """Raise UsageError if more rows are left out than stay, not counting those that somebody meant to leave out.
+
+    These are recordings of a folder without a .txt, and with limits of a recipe's own, what is beyond them.
+    """
+    is_own = limits != ExampleLimits()
+    unmeant = [
+        row
+        for row in corpus.rows_left_out
+        if (row.line if row.reason == WITHOUT_TEXT else row.reason == LACKS_LETTERS or not is_own)
+    ]
+    if len(unmeant) > len(corpus.examples):
+        raise UsageError("; ".join([f"most rows to {purpose} cannot be used: {corpus}", *first_left_out(unmeant)]))
+
+
+def _not_empty(corpus: Corpus, purpose: str) -> Corpus:
     if not len(corpus.examples):
-        raise UsageError(f"nothing to {purpose}: {corpus}")
+        raise UsageError("; ".join([f"nothing to {purpose}: {corpus}", *first_left_out(corpus.rows_left_out)]))
     return corpus
 
 
-def tokenise(corpus: Corpus, encode: Encode, limits: ExampleLimits) -> Corpus:
-    """Add tokens, and leave out examples with too many. Raises UsageError if none is left."""
+def tokenise(
+    corpus: Corpus, encode: Encode, limits: ExampleLimits, lacking: Mapping[str, str] = MappingProxyType({})
+) -> Corpus:
+    """Add tokens, and leave out examples with too many. Raises UsageError if none is left.
+
+    Args:
+        lacking: gets from `encode` the letters that the vocabulary lacks, by the texts that have them.
+    """
     examples, is_known = corpus.examples, np.ones(len(corpus.examples), bool)
 
     def encoded() -> Iterator[tuple[int, ...]]:
@@ -109,29 +143,19 @@ def tokenise(corpus: Corpus, encode: Encode, limits: ExampleLimits) -> Corpus:
             yield ids or ()
 
     examples = examples.with_tokens(encoded())
-    left_out, is_kept = _LeftOut(corpus.left_out), np.ones(len(examples), bool)
+    left_out, is_kept = list(corpus.rows_left_out), np.ones(len(examples), bool)
     for reason, is_unusable in _unusable_tokens(examples, is_known, limits):
         chosen = is_unusable & is_kept
-        if chosen.any():
-            left_out.add(reason, int(chosen.sum()), float(examples.durations_s[chosen].sum()))
-            is_kept &= ~chosen
-    tokenised = Corpus(examples if is_kept.all() else examples.take(is_kept), left_out)
-    if not len(tokenised.examples):
-        raise UsageError(f"nothing to train on: {tokenised}")
-    return tokenised
-
-
-class _LeftOut(dict[str, LeftOut]):
-    """Counts by reason."""
-
-    def add(self, reason: str, examples: int, duration_s: float) -> None:
-        before = self.get(reason, LeftOut(0, 0.0))
-        self[reason] = LeftOut(before.examples + examples, before.duration_s + duration_s)
+        for example in map(examples.__getitem__, np.flatnonzero(chosen).tolist()):
+            letters = lacking.get(example.text, "") if reason == LACKS_LETTERS else ""
+            left_out.append(LeftOutRow.of(example, examples.parts, reason, letters))
+        is_kept &= ~chosen
+    return _not_empty(Corpus(examples if is_kept.all() else examples.take(is_kept), tuple(left_out)), "train on")
 
 
 def _why_unusable(example: Example, limits: ExampleLimits) -> str | None:
     if not example.text and not example.non_speech:
-        return "without text"
+        return WITHOUT_TEXT
     if example.duration_s < limits.min_duration_s:
         return f"shorter than {limits.min_duration_s:g} s"
     if example.duration_s > limits.max_duration_s:
@@ -143,7 +167,7 @@ def _unusable_tokens(examples: Examples, is_known: AnyArray, limits: ExampleLimi
     """Yield each reason to leave examples out for their tokens, with those that it holds for."""
     counts = examples.num_tokens
     yield LACKS_LETTERS, ~is_known
-    yield "without text", (counts == 0) & ~examples.non_speech
+    yield WITHOUT_TEXT, (counts == 0) & ~examples.non_speech
     if limits.max_tokens is not None:
         yield f"of more than {limits.max_tokens} tokens", counts > limits.max_tokens
     too_fast = counts - limits.extra_tokens > limits.max_tokens_per_s * examples.durations_s

@@ -18,7 +18,7 @@ from fastscribe.decode.prompt import Prompt, known_languages, make_prompt
 from fastscribe.errors import UsageError
 from fastscribe.languages import find_language, language_tag, list_languages, nearest_languages
 from fastscribe.text.tokenizer import LANGUAGE_MODEL, Tokenizer, from_sentencepiece
-from fastscribe.training.bpe import TextEncoder
+from fastscribe.training.bpe import TextChanges, TextEncoder
 from fastscribe.training.corpus import Request
 
 _YES, _NO = ("yes", "true", "1", "pnc", "<|pnc|>"), ("no", "false", "0", "nopnc", "<|nopnc|>")
@@ -123,12 +123,16 @@ def _word(value: object) -> str:
 
 
 class PromptedEncoder:
-    """A text and its request to tokens, for training.manifest.tokenise(). A checkpoint's prompts have the same length."""
+    """A text and its request to tokens, for training.manifest.tokenise(). A checkpoint's prompts have the same length.
+
+    Attributes:
+        changes: what it has changed of the texts so far.
+    """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         """Raises UsageError if the checkpoint cannot encode text."""
         assert checkpoint.config.aed is not None
-        self._tokenizer, self._config = checkpoint.tokenizer, checkpoint.config.aed
+        self._tokenizer, self._config, self.changes = checkpoint.tokenizer, checkpoint.config.aed, TextChanges()
         self._prompts: dict[Request, Prompt] = {}
         self._is_aggregate = checkpoint.tokenizer.kind == "aggregate"
         self._models = _language_models(checkpoint)
@@ -160,12 +164,14 @@ class PromptedEncoder:
         if name is None:
             raise UsageError(f"this checkpoint has no vocabulary of {language}, which it could write")
         if name not in self._encoders:
-            self._encoders[name] = self._of_language(name) if self._is_aggregate else TextEncoder(self._tokenizer)
+            self._encoders[name] = (
+                self._of_language(name) if self._is_aggregate else TextEncoder(self._tokenizer, self.changes)
+            )
         return self._encoders[name]
 
     def _of_language(self, name: str) -> Callable[[str], tuple[int, ...] | None]:
         first_id, tokenizer = self._models[name]
-        encode = TextEncoder(tokenizer)
+        encode = TextEncoder(tokenizer, self.changes)
 
         def shifted(text: str) -> tuple[int, ...] | None:
             ids = encode(text)

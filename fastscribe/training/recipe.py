@@ -24,9 +24,10 @@ from typing import Any, Literal
 import yaml
 
 from fastscribe._system.safe_open import safe_read
-from fastscribe.config import FloatDtypeName
+from fastscribe.config import FloatDtypeName, ModelConfig
 from fastscribe.errors import UsageError
 from fastscribe.evaluation.scores import NormalizerName
+from fastscribe.families.conformer.config import EncoderConfig
 from fastscribe.training.augment_config import AugmentConfig
 from fastscribe.training.corpus import ManifestPart
 from fastscribe.training.manifest import ExampleLimits
@@ -123,11 +124,6 @@ class LossRecipe:
         _check(self, lambda value: value >= 0, "a number from 0", "fastemit", "sigma")
         _check(self, lambda value: value > 0, "a number above 0", "clamp")
         _check(self, lambda share: 0 <= share < 1, "a number from 0 to below 1", "label_smoothing")
-
-    @property
-    def is_for_tdt(self) -> bool:
-        """True if a setting that only TDT has differs from its default."""
-        return (self.sigma, self.omega) != (LossRecipe.sigma, LossRecipe.omega)
 
 
 Part = Literal["encoder", "predictor", "joint", "ctc", "decoder"]
@@ -226,6 +222,38 @@ class Recipe:
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     optimiser: OptimiserRecipe = OptimiserRecipe()
     run: RunRecipe = RunRecipe()
+
+
+def check_used(recipe: Recipe, config: ModelConfig, where: object) -> None:
+    """Raise UsageError for settings of other models. Values that are the default, or have no effect, may stand.
+
+    Args:
+        config: of the model that trains.
+        where: the recipe's name in the message.
+    """
+    assert isinstance(config.encoder, EncoderConfig)
+    has_transducer, has_decoder, has_ctc = config.joint is not None, config.aed is not None, config.has_ctc
+    losses: dict[str, tuple[bool, object]] = {  # whether the model uses it, and the value that has no effect
+        "ctc_weight": (has_transducer and has_ctc, float(has_ctc)),
+        "sigma": (bool(config.durations), 0.0),
+        "omega": (bool(config.durations), 0.0),
+        "fastemit": (has_transducer, 0.0),
+        "clamp": (has_transducer, None),
+        "label_smoothing": (has_decoder, 0.0),
+        "prompt": (has_decoder, False),
+    }
+    parts = {"predictor": has_transducer, "joint": has_transducer, "ctc": has_ctc, "decoder": has_decoder}
+    missing = [part for part, is_there in parts.items() if not is_there]
+    missing += ["batch_norm"] if config.encoder.conv_norm != "batch_norm" else []
+    unused = [
+        f"loss.{name}"
+        for name, (is_used, nothing) in losses.items()
+        if not is_used and getattr(recipe.loss, name) not in (getattr(LossRecipe, name), nothing)
+    ]
+    unused += [f"optimiser.part_rates.{part}" for part in missing if getattr(recipe.optimiser.part_rates, part, 1) != 1]
+    unused += [f"optimiser.freeze: {part}" for part in missing if part in recipe.optimiser.freeze]
+    if unused:
+        raise UsageError(f"{where}: {', '.join(unused)}: this model ({config.family}) has no use for that; leave out")
 
 
 def read_recipe(path: Path, is_tuning: bool = False) -> Recipe:

@@ -79,7 +79,7 @@ class RowReader:
             (row.file, 0, 0) if isinstance(row.file, str) else (row.file.path, row.file.start, row.file.size)
         )
         place = (self._number, self._part.non_speech, start, size, span.channel)
-        example = Example(path, text, span.duration_s, span.offset_s or 0.0, (), *place)
+        example = Example(path, text, span.duration_s, span.offset_s or 0.0, (), *place, line=number)
         try:
             request = self._read_request(fields)
         except ValueError as error:

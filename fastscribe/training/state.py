@@ -25,12 +25,14 @@ from fastscribe.checkpoint.native_writer import new_model, remove_model
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.errors import OutputError, UsageError, first_line
 from fastscribe.results.folder_lock import FolderLock
+from fastscribe.training.corpus import LeftOutRow
 from fastscribe.training.trackers import event_files, wandb_id_file
 
 FORMAT_VERSION = 5
 _STATE_START = re.compile(rb"PK\x03\x04.*format_version", re.DOTALL)  # torch.save's archive, and our first key
 _MODEL_SUFFIXES = (".json", ".safetensors", ".model", ".gz")
 _LOG_START = b'{"step": '
+_LEFT_OUT_START = re.compile(rb'\{"left_out": ')
 _MODEL_START = re.compile(rb'\{\s*"format": "fastscribe"')
 _PLOT_START = re.compile(rb"\x89PNG\r\n\x1a\n.*Software\0fastscribe", re.DOTALL)
 _TABLE_START = re.compile(rb'\{\s*"format_version": ')
@@ -43,7 +45,7 @@ class RunFolder:
         self.path = path
         self.state, self.log, self.plot = path / "state.pt", path / "train.jsonl", path / "train.png"
         self.best, self.last = path / "best", path / "last"
-        self.batch_sizes = path / "batch_sizes.json"
+        self.batch_sizes, self.left_out = path / "batch_sizes.json", path / "left_out.jsonl"
 
     def lock(self) -> FolderLock:
         """Lock the folder, and create it if needed. Raises UsageError if another run writes there, or none can."""
@@ -89,7 +91,7 @@ class RunFolder:
                     folder.rmdir()
             remove(self.state)  # first, because a run refuses a folder with models and no state
             unfinished = map(temp_path_for, (self.state, self.log))
-            for path in (self.log, self.plot, *unfinished, *self._tables()):
+            for path in (self.log, self.plot, self.left_out, *unfinished, *self._tables()):
                 remove(path)
             for path in (*event_files(self.path / "tensorboard"), wandb_id_file(self.path)):
                 path.unlink(missing_ok=True)
@@ -101,9 +103,11 @@ class RunFolder:
     def _written(self) -> list[tuple[Path, Callable[[Path], bool]]]:
         """Each path that a run writes, with the check that a run wrote it."""
         models, tables = (self.best, self.last), self._tables()
-        files = [(self.state, _begins_with(_STATE_START)), (self.log, _is_log), (self.plot, _begins_with(_PLOT_START))]
         return [
-            *files,
+            (self.state, _begins_with(_STATE_START)),
+            (self.log, _is_log),
+            (self.plot, _begins_with(_PLOT_START)),
+            (self.left_out, _begins_with(_LEFT_OUT_START)),
             *((path, _is_model) for path in models),
             *((path, _begins_with(_TABLE_START)) for path in tables),
         ]
@@ -178,6 +182,15 @@ class RunFolder:
         with _written_at(self.log):
             remove(self.log)
             remove(self.plot)
+
+    def write_left_out(self, rows: Sequence[LeftOutRow]) -> None:
+        """Write the rows of manifests that a run does not use; without any, no file. Raise OutputError."""
+        with _written_at(self.left_out):
+            if rows:
+                lines = (json.dumps(row.to_json(), ensure_ascii=False) + "\n" for row in rows)
+                write_atomic(self.left_out, "".join(lines).encode("utf-8", "surrogateescape"))
+            else:
+                remove(self.left_out)
 
     def truncate_log(self, step: int, keep_validation: bool = True) -> None:
         """Drop log rows after `step`; drop the validation of `step` too unless `keep_validation`."""

@@ -47,7 +47,10 @@ from fastscribe.training.validation import Counts, Gain, ValidationResult, valid
 from fastscribe.training.weights import Weights, choose_trained, num_trained
 
 _LOG_STEPS = 10  # steps that a log line averages
-_MIN_UNREADABLE, _MAX_UNREADABLE_SHARE = 20, 0.05  # of the recordings tried; more end the run
+_MIN_UNREADABLE, _MAX_UNREADABLE_SHARE = (
+    20,
+    0.05,
+)  # of the recordings tried; more end the run, and so does more than half
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _BACKGROUNDS = "noise and rooms"  # in the fingerprint
 _KEPT_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -218,6 +221,8 @@ class Trainer:
 
     def _run(self, update: Callable[[], None]) -> bool:
         self._saved_at = perf_counter()
+        if not self.is_over:
+            self.check_recordings()
         if self.rates_start and self.progress.start_counts is None and not self.is_over:
             self._validate_start()
             update()
@@ -306,6 +311,15 @@ class Trainer:
         if count:
             self._window.add_norm(norm)
         self.progress.step = self.weights.num_steps
+
+    def check_recordings(self) -> None:
+        """Read some recordings of both sets. Raises UsageError, on all ranks, if too many of these cannot be used."""
+        for what, loader, examples in (
+            ("recordings", self.loader, self.examples),
+            ("recordings to validate with", self._validation_loader, self.training_data.validation),
+        ):
+            loader.try_some()
+            _check_readable(what, len(examples), loader.num_unreadable, loader.num_tried)
 
     def _synchronize_stop(self) -> bool:
         """Return True if any rank received a signal, so that all ranks stop together.
@@ -505,6 +519,8 @@ class Trainer:
         return state
 
     def _start(self, state: Mapping[str, Any] | None) -> None:
+        if self.distributed.rank == 0:
+            self.folder.write_left_out(self.training_data.rows_left_out)
         if state is not None:
             self._restore_state(state)
         elif self.distributed.rank == 0:
@@ -544,7 +560,8 @@ class Trainer:
 
 def _check_readable(what: str, total: int, unreadable: float, tried: float) -> None:
     """Raise UsageError if too many recordings of a kind could not be read."""
-    if unreadable >= max(1, min(_MIN_UNREADABLE, total)) and unreadable > _MAX_UNREADABLE_SHARE * tried:
+    enough = max(1, min(_MIN_UNREADABLE, total))
+    if (unreadable >= enough and unreadable > _MAX_UNREADABLE_SHARE * tried) or 2 * unreadable > tried >= enough:
         raise UsageError(f"{unreadable:.0f} of the {tried:.0f} {what} tried so far cannot be used, see above")
 
 

@@ -204,23 +204,14 @@ class Weights:
 def freeze(model: nn.Module, names: Collection[str]) -> None:
     """Let the parameters of these parts have no gradient, and the statistics of their BatchNorms no update.
 
-    A frozen part is in eval mode, also after model.train(), and has no dropout.
-
-    Raises:
-        UsageError: The model lacks a part.
+    A frozen part is in eval mode, also after model.train(), and has no dropout. recipe.check_used refuses other parts.
     """
     for name in names:
         prefix = _PREFIXES.get(name)
-        found = [
-            module
-            for path, module in model.named_modules()
-            if (isinstance(module, nn.BatchNorm1d) if prefix is None else path == prefix)
-        ]
-        if not found:
-            raise UsageError(f"optimiser.freeze: this model has no {name}")
-        for module in found:
-            module.requires_grad_(False)
-            keep_in_eval(module)
+        for path, module in model.named_modules():
+            if isinstance(module, nn.BatchNorm1d) if prefix is None else path == prefix:
+                module.requires_grad_(False)
+                keep_in_eval(module)
 
 
 def keep_in_eval(module: nn.Module) -> None:
@@ -265,8 +256,7 @@ def choose_trained(model: Model, recipe: Recipe, new_heads: Collection[Head] = (
         new_heads: heads with weights that no training has touched yet.
 
     Raises:
-        UsageError: the model lacks a part that the recipe names, a frozen part is new, or nothing that the loss depends on is
-            left to train.
+        UsageError: a frozen part is new, or nothing that the loss depends on is left to train.
     """
     optimiser = recipe.optimiser
     untrained = [part for head in sorted(new_heads) for part in _PARTS[head] if part in optimiser.freeze]

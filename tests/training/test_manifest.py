@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastscribe.errors import ManifestError, UsageError
-from fastscribe.training.corpus import Corpus, Example, Examples, LeftOut, ManifestPart
+from fastscribe.training.corpus import Corpus, Example, Examples, LeftOutRow, ManifestPart
 from fastscribe.training.manifest import ExampleLimits, read_manifests, tokenise
 from fastscribe.training.split import count_by_share, split_validation
 
@@ -89,6 +89,7 @@ def test_unusable_rows(tmp_path) -> None:
         "shorter than 0.3 s": (1, 0.2),
         "longer than 30 s": (2, 81.0),
     }
+    assert [row.line for row in corpus.rows_left_out] == [1, 2, 3, 4, 5]
     assert str(corpus) == (
         "1 examples, 0.00 h; left out: 2 without text (0.1 min), 1 shorter than 0.3 s (0.0 min), 2 longer than 30 s (1.4 min)"
     )
@@ -103,7 +104,9 @@ def test_limits_inclusive(tmp_path) -> None:
 def test_too_many_tokens() -> None:
     limits = ExampleLimits(max_tokens=5, max_tokens_per_s=2)
     texts = ["abc", "abcdef", "a", "?", ""]
-    corpus = Corpus(Examples.of(Example("a.wav", text, duration_s=1.5) for text in texts), {"before": LeftOut(1, 1.0)})
+    corpus = Corpus(
+        Examples.of(Example("a.wav", text, duration_s=1.5) for text in texts), (LeftOutRow("before", "m", 1, "a", 1.0),)
+    )
     encode = {"?": None}
     tokenised = tokenise(corpus, lambda text, request: encode.get(text, tuple(map(ord, text))), limits)
     assert [e.tokens for e in tokenised.examples] == [(97, 98, 99), (97,)]

@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from fastscribe.errors import UsageError
 from fastscribe.training.recipe import OptimiserRecipe
-from fastscribe.training.weights import Weights, freeze
+from fastscribe.training.weights import Weights
 
 
 def network(seed: int = 0) -> nn.Module:
@@ -102,11 +101,6 @@ def test_average_and_clip() -> None:
     assert norms[0] == pytest.approx(norms[1], rel=1e-5) and norms[0] > 0.5
     for a, b in zip(one.parameters(), two.parameters(), strict=True):
         torch.testing.assert_close(a, b)
-
-
-def test_freezing_a_part_that_is_not_there() -> None:
-    with pytest.raises(UsageError, match=r"optimiser\.freeze: this model has no ctc"):
-        freeze(nn.ModuleDict({"encoder": nn.Linear(2, 2)}), ("ctc",))
 
 
 def test_float32_gradient_sums() -> None:
