@@ -56,6 +56,7 @@ def test_rows_in_order(tmp_path) -> None:
     ("bad", "problem"),
     [
         ("{", "not JSON"),
+        (row()[:-1], f"not JSON: Expecting ',' delimiter at column {len(row())}"),  # cut off
         ("[1]", "not a JSON object"),
         (row(audio_filepath=None), "no audio_filepath"),
         (row(audio_filepath="gone.wav"), "no such recording: .*gone.wav"),
