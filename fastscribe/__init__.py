@@ -56,7 +56,7 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     """Import on first use only: two import torch, which takes a second; the others are for few programs."""
     if name in ("Aligner", "Transcriber"):
-        from fastscribe._system.openmp import limit_openmp_spin
+        from fastscribe._system.process_settings import limit_openmp_spin
         from fastscribe.python_names import speak_python
 
         limit_openmp_spin()

@@ -646,7 +646,7 @@ class OutputStyle:
     formats: tuple[OutputFormat, ...] = ("jsonl",)
     tokens: bool = False  # add every token to the JSON
     subtitles: SubtitleStyle = SubtitleStyle()
-    speaker_names: SpeakerNames | None = None  # None: the labels of the rows
+    speaker_names: SpeakerNames | None = None  # None: those that the folder was last given; no names: the rows' labels
 
     def __post_init__(self) -> None:
         formats: Any = _names("formats", self.formats)

@@ -18,7 +18,7 @@ from fastscribe.pipeline.executor import Executor
 from fastscribe.pipeline.interfaces import IDLE
 from fastscribe.pipeline.run import Run
 from fastscribe.pipeline.windows import Window, duration_s, expected_sources
-from fastscribe.results.outputs import Ledger
+from fastscribe.results.interfaces import Ledger
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Failure, Source, Utterance
 
@@ -36,8 +36,8 @@ class DryRunReport:
     none of these. estimated_usd is None if no price is known.
 
     If `opened` is less than files + failed, the inputs that were opened stand for the others: `files`, `failed`, audio_s
-    (unless a manifest states every duration), utterances, batches and the time are estimates. Recordings on which the model
-    fails, of those that are timed, are among `failed`. estimated_s is 0 if it fails on all of them.
+    (unless a manifest states every duration and none failed), utterances, batches and the time are estimates. Recordings on
+    which the model fails, of those that are timed, are among `failed`, and not in audio_s. estimated_s is 0 if it fails on all.
     """
 
     files: int
@@ -117,10 +117,12 @@ def estimate_run(
         samples, plans = _planned(run, windows)
         frames_per_s, undecoded = _measure_speed(run, transcriber._executor, samples) if samples else (0.0, [])
     planned_s = sum(duration_s(item) for window in windows for item in window)
-    audio_s = planned_s
-    if opened < listing.num:
-        opened_s = sum(map(duration_s, usable))
-        audio_s = listing.stated_s if listing.num_stated == listing.num else opened_s * listing.num / max(1, opened)
+    lost = {failure.id for failure in undecoded}
+    read = [item for item in usable if not any(utterance.audio.id in lost for utterance in item)]
+    if listing.num_stated == listing.num and len(read) == opened < listing.num:
+        audio_s = listing.stated_s
+    else:
+        audio_s = sum(map(duration_s, read)) * listing.num / max(1, opened)
     scale = audio_s / planned_s if planned_s else 0.0
     estimated_s = scale * plans.padded / frames_per_s if frames_per_s else 0.0
     for failure in undecoded:

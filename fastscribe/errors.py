@@ -163,6 +163,7 @@ class AudioError(FastscribeError):
 class ManifestError(FastscribeError):
     def __init__(self, path: str, line_number: int, problem: str) -> None:
         super().__init__(f"{path}: line {line_number}: {problem}")
+        self.path, self.line_number, self.problem = path, line_number, problem
 
 
 class ModelOutputError(FastscribeError):

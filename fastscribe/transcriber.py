@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from fastscribe.pipeline.recognizer import Recognizer
     from fastscribe.pipeline.workers.devices import Device
     from fastscribe.readable.edits import TextEdits
-    from fastscribe.results.outputs import Ledger
+    from fastscribe.results.interfaces import Ledger
     from fastscribe.speakers.stage import SpeakerStage
 
 _DEFAULTS = Options()
@@ -379,9 +379,7 @@ class Transcriber:
 
         pool, load, self._load_here = self._executor, self._load_here, None
         assert isinstance(pool, WorkerPool) and load is not None
-        suspects, facts = pool.suspects, pool.facts
-        pool.end()
-        pool.close()
+        suspects, facts = pool.give_up(failed), pool.facts
         # Frames would keep the memory that the processes share for the rest of the run.
         failed.__traceback__ = failed.__cause__ = failed.__context__ = None
         self._executor = executor = load(failed, facts)

@@ -366,6 +366,11 @@ class Segment:
     line: int | None = None
     speaker: str | None = None
 
+    @property
+    def is_missing(self) -> bool:
+        """True for a line of a known text none of whose words was heard."""
+        return self.line is not None and bool(self.words) and all(word.missing for word in self.words)
+
 
 @dataclass(frozen=True)
 class Alternative:

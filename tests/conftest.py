@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, settings
 
 import fastscribe
 from fastscribe import python_names
-from fastscribe._system.openmp import limit_openmp_spin
+from fastscribe._system.process_settings import limit_openmp_spin
 from tests.helpers.warm_process import LIBRARIES_ALONE, WARM
 
 limit_openmp_spin()  # as the command line does, before anything imports torch
@@ -146,9 +146,27 @@ def _warm_process_ends() -> Iterator[None]:
     LIBRARIES_ALONE.close()
 
 
-@pytest.fixture(params=MODEL_NAMES)
-def model_folder(request: pytest.FixtureRequest) -> Path:
-    return MODELS / request.param
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Run on one thread: operations are tiny."""
+    with torch_threads(1):
+        yield
+
+
+@pytest.fixture
+def simulated_cuda(monkeypatch: pytest.MonkeyPatch) -> Any:
+    from tests.fakes.cuda import SimulatedCuda
+
+    return SimulatedCuda().install(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Any]:
+    """An empty store."""
+    from tests.helpers.object_store import object_store
+
+    with object_store() as store:
+        yield store
 
 
 @pytest.fixture

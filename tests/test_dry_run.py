@@ -17,7 +17,7 @@ from fastscribe.dry_run import estimate_run
 from fastscribe.errors import ModelOutputError
 from fastscribe.pipeline import preparation
 from fastscribe.pipeline.preparation import Preparation
-from fastscribe.results.outputs import Ledger
+from fastscribe.results.interfaces import Ledger
 from fastscribe.types import Source, Utterance
 from tests.conftest import AUDIO, MODELS
 
@@ -81,6 +81,20 @@ def test_stated_durations_are_believed(
     assert found.estimated_s > 0
 
 
+@pytest.mark.parametrize("most", [8, 1000])
+def test_audio_that_cannot_be_read_is_not_counted(
+    transcriber: Transcriber, folder: Path, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a list that states every duration, also that of the wrong rows."""
+    monkeypatch.setattr(dry_run, "_MAX_OPENED", most)
+    rows = [{"audio_filepath": str(clip), "duration": 2} for clip in CLIPS * 4]
+    rows += [{"audio_filepath": "gone.wav", "duration": 3600}] * 24
+    (folder / "list.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = estimate_run(transcriber, [str(folder / "list.jsonl")], Ledger(), None, lambda _: None)
+    assert found.opened == min(most, 48) and found.failed == pytest.approx(24, abs=12)
+    assert found.audio_s == pytest.approx(2 * found.files) and found.utterances == found.files
+
+
 def test_an_estimate_does_not_look_for_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that learnt on short utterances reads each recording in a run, to leave silence out."""
     config = read_checkpoint(MODELS / "ctc" / "model.nemo").config
@@ -101,4 +115,5 @@ def test_recordings_on_which_the_model_fails(transcriber: Transcriber, monkeypat
     found = estimate_run(transcriber, [str(clip) for clip in CLIPS], Ledger(), 2.0, failures.append)
     assert found.failed == len(failures) == len({one.path for one in failures}) > 0
     assert found.files + found.failed == len(CLIPS) and found.estimated_usd is None
+    assert found.audio_s == sum(probe(Source(str(clip), str(clip), "")).duration_s for clip in CLIPS[found.failed :])
     assert "unknown: no recording that was tried could be decoded" in dry_run_table(found)

@@ -63,13 +63,6 @@ def test_a_folder_gives_the_local_texts_with_a_request_an_object(
     assert remote_file._held.num_bytes == 0
 
 
-def test_long_recordings_are_read_by_ranges(
-    server: FaultyStore, transcriber: Transcriber, expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(remote_file, "SMALL_BYTES", 0)
-    assert texts(transcriber.transcribe(FOLDER)) == expected
-
-
 def test_faults_cost_their_own_file_at_most(
     server: FaultyStore, transcriber: Transcriber, expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,16 +80,6 @@ def test_faults_cost_their_own_file_at_most(
     found |= texts(results)
     assert found.pop(names[0]).startswith("access denied")
     assert found == {name: text for name, text in expected.items() if name in found}
-
-
-def test_failed_recordings_free_their_bytes(server: FaultyStore, transcriber: Transcriber) -> None:
-    content = FILES[0].read_bytes()
-    server.put("bucket/bad/a.flac", content[: len(content) // 2])
-    server.put("bucket/bad/b.m4a", b"junk" * 2000)
-    server.put("bucket/bad/c.wav", b"RIFF" + bytes(5000))
-    for result in transcriber.transcribe("s3://bucket/bad"):
-        assert isinstance(result, Failure)
-    assert remote_file._held.num_bytes == 0
 
 
 def test_resume_by_size_and_version(server: FaultyStore, tmp_path: Path) -> None:
@@ -157,16 +140,6 @@ def test_secrets_of_a_web_address_stay_in_the_rows(server: FaultyStore, tmp_path
     assert not any(secret in text for text in shown for secret in ("pass5word", "0f5ed")) and all(shown)
     rows = [json.loads(line) for line in (out / "transcripts.jsonl").read_text().splitlines()]
     assert sorted(row["audio_filepath"] for row in rows) == sorted(given[0])
-
-
-def test_a_refused_connection_is_one_line(monkeypatch: pytest.MonkeyPatch, server: FaultyStore) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    done = fastscribe("transcribe", "s3://nobucket/x.wav", "-m", MODEL)
-    [line] = done.stderr.splitlines()[:1]
-    assert done.returncode == 1 and "s3://nobucket/x.wav" in line
-    assert "127.0.0.1:9 cannot be reached" in line and line.endswith(
-        "check the network, the endpoint and the bucket's name"
-    )
 
 
 def test_errors_before_the_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from fastscribe._system.cgroups import settings
+from fastscribe._system.limits import settings
 
 # What instructions() tells, and its name for people. Those of ARM come last.
 INSTRUCTIONS = {

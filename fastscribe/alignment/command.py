@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fastscribe._system.quick_start import quick_start
-from fastscribe.alignment.script import missing_line, unsearched_line, unwritten_line
+from fastscribe._system.process_settings import quick_start
+from fastscribe.alignment.script import missing_line, unheard_line, unsearched_line, unwritten_line
 from fastscribe.alignment.texts import Texts
 from fastscribe.audio.formats import list_kind
 from fastscribe.checkpoint.hub_name import DEFAULT
@@ -213,5 +213,6 @@ class AlignPart(RunPart):
             *self._texts.lines,
             *([unwritten_line(counts.unwritten, counts.num_untimed)] if counts.unwritten else ()),
             *([missing_line(counts.missing, counts.num_missing, counts.num_words)] if counts.num_missing else ()),
+            *([unheard_line(counts.unheard, counts.num_unheard)] if counts.num_unheard else ()),
             *(unsearched_line(seconds, is_common) for is_common, seconds in counts.unsearched_s.items() if seconds),
         ]

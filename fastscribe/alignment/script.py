@@ -151,6 +151,18 @@ def missing_line(first: Sequence[str], num_missing: int, num_words: int) -> str:
     return f"{were} not heard, of {num_words:,}: {shown}; they are marked missing in JSON"
 
 
+def unheard_line(first: Sequence[str], num_unheard: int) -> str:
+    """Return the message about lines that were not heard.
+
+    Args:
+        first: The first of them, each as its recording and number.
+        num_unheard: How many they are.
+    """
+    were = "1 line of the texts was" if num_unheard == 1 else f"{num_unheard:,} lines of the texts were"
+    shown = ", ".join(first) + (" .." if len(first) < num_unheard else "")
+    return f"{were} not heard, and subtitles leave {'it' if num_unheard == 1 else 'them'} out: {shown}"
+
+
 def unsearched_line(seconds: float, have_common_run: bool) -> str:
     """Return the message about stretches of recordings in which missing words and other speech were not looked for.
 

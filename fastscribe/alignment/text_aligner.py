@@ -19,6 +19,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -43,7 +44,11 @@ from fastscribe.types import AudioInfo, Failure, Float32Array, Gap, Hypothesis, 
 
 _MIN_WHOLE_S = 120.0
 _MIN_WINDOW_S = 5.0
-_MAX_SHOWN = 8  # missing words in a message
+_MAX_SHOWN = 8  # missing words or lines in a message
+# When a text is another recording's, and when a line is nobody's (docs/align.md has the measurements).
+MIN_WORDS, MAX_HEARD = 30, 0.7
+_ROW_WORDS, MIN_IN_ROWS = 5, 0.5
+MAX_HEARD_OF_LINE = 1 / 3
 _MIN_PROBABILITY = 1e-38  # its logarithm is finite
 # What a word may last beyond the frames of its last letter: models write a full stop anywhere in the pause that follows.
 _AFTER_LETTER_S = 0.08
@@ -166,6 +171,8 @@ class TextAligner:
         num_untimed: Words so far that the model writes nothing of.
         num_missing: Words so far that were not heard.
         missing: The first of these.
+        num_unheard: Lines of texts so far, not of subtitles, that were not heard.
+        unheard: The first of these, each as its recording and number.
         num_words: Words so far.
         unsearched_s: Seconds so far in which missing words and other speech were not looked for, because there was no anchor;
             by whether the text has three words in a row that were heard.
@@ -181,8 +188,9 @@ class TextAligner:
         self._has_letters = [*(any(map(str.isalnum, text)) for text in tokenizer.token_texts), False]  # and the blank
         self.max_held_s = MAX_HELD_BYTES / (2 * (config.blank_id + 1)) * config.frame_s
         self.unwritten: Counter[str] = Counter()
-        self.num_untimed = self.num_missing = self.num_words = 0
+        self.num_untimed = self.num_missing = self.num_words = self.num_unheard = 0
         self.missing: list[str] = []
+        self.unheard: list[str] = []
         self.unsearched_s = {False: 0.0, True: 0.0}
 
     @staticmethod
@@ -299,9 +307,14 @@ class TextAligner:
             return to_failure(job.audio, "align", error)
 
     def _transcript(self, job: _Job) -> Transcript:
+        script = job.script
+        _check_is_spoken(job.audio, script, job.token_spans)
+        unheard = _unheard_lines(script, job.token_spans)
+        for index in (index for _, line in unheard for index in line):
+            for token in script.word_tokens[index]:
+                job.token_spans.pop(token, None)
         if not job.token_spans:
             raise ModelOutputError("nothing of its text was heard")
-        script = job.script
         logprobs = self._token_logprobs(job)
         words = []
         for index, text in enumerate(script.words):
@@ -328,6 +341,9 @@ class TextAligner:
                 for number, (line, span) in enumerate(zip(script.lines, spans, strict=True), start=1)
             ]
         self._count(script, words)
+        if job.given is None:
+            self.num_unheard += len(unheard)
+            self.unheard += [f"{job.audio.path}: {number}" for number, _ in unheard][: _MAX_SHOWN - len(self.unheard)]
         return Transcript(
             job.audio,
             " ".join(script.words),
@@ -399,6 +415,43 @@ def text_of(row: Mapping[str, object] | None) -> str:
 def _fits(script: Script, window: Window) -> bool:
     tokens = script.tokens_of(window.words)
     return frames_needed(script.token_ids[tokens.start : tokens.stop]) <= window.num_frames
+
+
+def _is_heard(script: Script, indices: range, token_spans: Mapping[int, Span]) -> list[bool]:
+    """Return for each of some words that the model writes whether it was heard."""
+    return [script.word_tokens[index].start in token_spans for index in indices if script.word_tokens[index]]
+
+
+def _check_is_spoken(audio: AudioInfo, script: Script, token_spans: Mapping[int, Span]) -> None:
+    """Raise AudioError if a text is another recording's: words here and there are heard, and hardly any row of them.
+
+    A text of which a part is spoken has rows of words, and so has one that is hard to understand.
+    """
+    is_heard = _is_heard(script, range(len(script.words)), token_spans)
+    heard, share = how_heard(is_heard)
+    if len(is_heard) >= MIN_WORDS and heard <= MAX_HEARD and share < MIN_IN_ROWS:
+        num = len(is_heard) - sum(is_heard)
+        raise AudioError(
+            audio.path,
+            f"its text is not what is spoken: {num:,} of {len(is_heard):,} words were not heard, all over it",
+        )
+
+
+def how_heard(is_heard: Sequence[bool]) -> tuple[float, float]:
+    """Return the share of words that were heard, and the share of these that are in rows of _ROW_WORDS at least."""
+    rows = [len(list(own)) for heard, own in groupby(is_heard) if heard]
+    return sum(rows) / max(1, len(is_heard)), sum(row for row in rows if row >= _ROW_WORDS) / max(1, sum(rows))
+
+
+def _unheard_lines(script: Script, token_spans: Mapping[int, Span]) -> list[tuple[int, range]]:
+    """Return number and words of the lines of a text that were not heard, but for a word that may be of another line."""
+    found = []
+    for number, line in enumerate(script.lines, start=1):
+        is_heard = _is_heard(script, line, token_spans)
+        most = MAX_HEARD_OF_LINE if len(is_heard) >= _ROW_WORDS else 0.0
+        if is_heard and sum(is_heard) <= most * len(is_heard):
+            found.append((number, line))
+    return found if sum(map(bool, script.lines)) > 1 else []
 
 
 def _segments(script: Script, words: Sequence[Word]) -> list[Segment]:

@@ -136,16 +136,15 @@ def left_out_line(left_out: Mapping[str, int], is_quiet: bool = False) -> str:
 
     Args:
         left_out: The counts, by kind.
-        is_quiet: Only those that may be audio, or become it.
+        is_quiet: Only if some of them may be audio, or become it.
 
     >>> left_out_line({".jpg": 1, ".docx": 3})
     '4 files left out: .docx 3, .jpg 1'
     """
-    shown = {kind: count for kind, count in left_out.items() if not is_quiet or kind.endswith((")", UNFINISHED))}
-    num_files = sum(shown.values())
-    if not num_files:
+    num_files = sum(left_out.values())
+    if not num_files or (is_quiet and not any(kind.endswith((")", UNFINISHED)) for kind in left_out)):
         return ""
-    kinds = sorted(shown.items(), key=lambda item: (-item[1], item[0]))
+    kinds = sorted(left_out.items(), key=lambda item: (-item[1], item[0]))
     return f"{num_files} file{'s' if num_files > 1 else ''} left out: {', '.join(f'{kind} {count}' for kind, count in kinds)}"
 
 

@@ -98,7 +98,8 @@ def unusual_header(source: Source, medium: Medium, file: BinaryIO, num_bytes: in
         AudioError: The file is no recording, or one that would be read in part only.
         OSError: The file cannot be read.
     """
-    if (problem := headerless_problem(head, source.path)) is not None:
+    path = source.file if isinstance(source.file, str) else source.path  # a list's row names it from the list
+    if (problem := headerless_problem(head, path)) is not None:
         raise AudioError(source.path, problem)
     if not isinstance(file, io.FileIO):
         return _checked_header(_Opened(source, medium, file, num_bytes, head))

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from fastscribe._system.memory import available_bytes, total_bytes
+from fastscribe._system.limits import available_bytes, total_bytes
 from fastscribe._system.processors import cpu_name, usable_processors
 from fastscribe.cuda.device import free_bytes as free_gpu_bytes
 
@@ -181,7 +181,7 @@ def peak_bytes(device: torch.device) -> int | None:
 
 
 def _trim() -> None:
-    """Freed memory is kept (_system/malloc_tuning.py), and would count."""
+    """Freed memory is kept (_system/process_settings.py), and would count."""
     with suppress(AttributeError, TypeError):  # not glibc; Windows
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -26,8 +26,8 @@ from fastscribe.pipeline import batching
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.interfaces import IDLE
 from fastscribe.pipeline.stats import Stopwatch
+from fastscribe.results.interfaces import Ledger, OutputRun
 from fastscribe.results.output import open_journaled
-from fastscribe.results.outputs import Ledger, OutputRun
 from fastscribe.text.transcript import assemble
 from fastscribe.transcriber import Transcriber, run_stats
 from fastscribe.types import AudioInfo, Batch, Failure, Hypothesis, Int16Array, Source, Utterance

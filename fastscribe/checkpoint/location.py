@@ -20,7 +20,7 @@ _WHISPER_SIZE = re.compile(r"(distil-)?(tiny|base|small|medium|turbo|large(-v[12
 _NVIDIA = re.compile(r"(parakeet|canary|stt_[a-z]{2})[-_]")
 _LARGE_MODELS = "--model nvidia/parakeet-tdt-0.6b-v3 (25 languages) or nvidia/canary-1b-v2 (also translates)"
 # What messages say about the packaged model. The limit belongs to its weights, beam and language model;
-# scripts/default_model/confidence_limit.py chooses it.
+# docs/packaged-model.md says how it was chosen.
 CONFIDENCE_LIMIT = 0.78
 PACKAGED_NAME = "the small English model that comes with fastscribe"
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from fastscribe._system.openmp import limit_openmp_spin
+from fastscribe._system.process_settings import limit_openmp_spin
 from fastscribe._system.signals import (
     ENDINGS,
     INTERRUPTED,

@@ -2,7 +2,7 @@
 
 {"event": "started", "device", "dtype", "decoder", "load_s"}                                      and "devices", if several
 {"event": "progress", "files", "failed", "skipped", "audio_s", "done_s", "planned_s", "elapsed_s", "rtfx"}  twice a second
-{"event": "failed", "audio_filepath", "stage", "message"}                                          a file that failed
+{"event": "failed", "audio_filepath", "stage", "message"}          a file that failed; with "offset", "id", "listed" of a list
 {"event": "finished", "report"}                                                                    report.json's content
 {"event": "stopped", "message"}                                        instead: an error or a signal ended the run
 """
@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from threading import Event, Lock, Thread
 from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
+
+import typer
 
 from fastscribe._system.file_kinds import starts_with
 from fastscribe._system.signals import Terminated
@@ -38,6 +41,8 @@ _OURS = re.compile(rb'\{"event": "')  # the start of an earlier run's log, which
 class EventLog:
     """Writer of events to a file, a pipe or /dev/fd/3. If the reader closes it, the run goes on.
 
+    A file that has the events of an earlier run keeps them until this run has something to do.
+
     Args:
         path: Where the events go; None: nowhere.
 
@@ -49,11 +54,16 @@ class EventLog:
         self._start = perf_counter()
         self._stop_event, self._lock = Event(), Lock()
         self._file: TextIO | None = None
+        self._waiting: list[str] | None = None  # lines until the run has something to do; None: they are written
         if path is not None:
             try:
                 if not starts_with(path, _OURS):
                     raise UsageError(f"--events {path}: there is a file with something else in it: name another place")
-                self._file = path.open("w", encoding="utf-8", errors="backslashreplace")
+                if path.is_file() and path.stat().st_size:
+                    self._waiting = []
+                    self._file = path.open("a", encoding="utf-8", errors="backslashreplace")
+                else:
+                    self._file = path.open("w", encoding="utf-8", errors="backslashreplace")
             except OSError as error:
                 raise UsageError(f"--events {path}: cannot be written: {error.strerror or error}") from error
 
@@ -64,8 +74,8 @@ class EventLog:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._stop_event.set()
-        if error is not None and isinstance(error, (*_SIGNALS, FastscribeError, OSError)):
-            self._write_event("stopped", message=hide_secrets(_reason(error)))
+        if error is not None and not isinstance(error, typer.Exit):  # which comes behind the last event
+            self._write_event("stopped", {"message": hide_secrets(_reason(error))})
         if self._file is not None:
             try:
                 self._file.close()
@@ -77,7 +87,7 @@ class EventLog:
         found, num_devices = transcriber.facts, len(transcriber.shares())
         facts: dict[str, Any] = {"device": found.device_name, "dtype": found.dtype, "decoder": found.decoder_name}
         facts |= {"devices": num_devices} if num_devices > 1 else {}
-        self._write_event("started", **facts, load_s=round(transcriber.load_s, 3))
+        self._write_event("started", {**facts, "load_s": round(transcriber.load_s, 3)}, is_idle=True)
         self._start = perf_counter()
         if self._file is not None:
             Thread(target=self._write_progress, args=(transcriber,), name="events", daemon=True).start()
@@ -89,27 +99,37 @@ class EventLog:
 
     def _progress(self, transcriber: Transcriber) -> None:
         done, elapsed_s = transcriber.progress, perf_counter() - self._start
+        if self._waiting is not None and not done.planned_s:
+            return
         counts = {"files": done.files, "failed": done.failed, "skipped": done.skipped}
         seconds = {"audio_s": done.audio_s, "done_s": done.done_s, "planned_s": done.planned_s, "elapsed_s": elapsed_s}
         rounded = {name: round(value, 3) for name, value in seconds.items()}
-        self._write_event("progress", **counts, **rounded, rtfx=round(done.audio_s / elapsed_s, 2))
+        self._write_event("progress", {**counts, **rounded, "rtfx": round(done.audio_s / elapsed_s, 2)})
 
     def failed(self, failure: Failure) -> None:
-        """Write the event of a failed file."""
-        path, message = hide_secrets(failure.path), hide_secrets(failure.message)
-        self._write_event("failed", audio_filepath=path, stage=failure.stage, message=message)
+        """Write the event of a failed file, with what tells its row of a list from others."""
+        path, message, row = hide_secrets(failure.path), hide_secrets(failure.message), failure.row or {}
+        of_row = {name: row[name] for name in ("offset", "id") if isinstance(row.get(name), (str, int, float))}
+        of_row |= {"listed": hide_secrets(failure.listed)} if failure.listed else {}
+        self._write_event("failed", {"audio_filepath": path, **of_row, "stage": failure.stage, "message": message})
 
     def finished(self, stats: RunStats) -> None:
         """Write the last event, with the report."""
         self._stop_event.set()
-        self._write_event("finished", report=stats.to_json())
+        self._write_event("finished", {"report": stats.to_json()}, is_idle=not stats.files)
 
-    def _write_event(self, event: str, **fields: Any) -> None:
+    def _write_event(self, event: str, fields: Mapping[str, Any], *, is_idle: bool = False) -> None:
         if self._file is None:
             return
         line = json.dumps({"event": event, **fields}, ensure_ascii=False) + "\n"
         with self._lock:
             try:
+                if self._waiting is not None:
+                    self._waiting.append(line)
+                    if is_idle:
+                        return
+                    self._file.truncate(0)
+                    line, self._waiting = "".join(self._waiting), None
                 self._file.write(line)
                 self._file.flush()
             except (OSError, ValueError):  # the reader has closed the pipe
@@ -117,4 +137,6 @@ class EventLog:
 
 
 def _reason(error: BaseException) -> str:
-    return _SIGNALS.get(type(error)) or " ".join(str(error).split())
+    text = " ".join(str(error).split())
+    is_expected = isinstance(error, (FastscribeError, OSError))
+    return _SIGNALS.get(type(error)) or (text if is_expected else f"{type(error).__name__} {text}".rstrip())

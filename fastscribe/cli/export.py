@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fastscribe._system.text_layout import count_of
 from fastscribe._system.urls import is_url
 from fastscribe.cli.app import StdoutClosed, app, option
 from fastscribe.cli.job import check_output_dir
@@ -91,6 +92,11 @@ def export(
         )
     if output_dir is not None:
         check_output_dir(output_dir)
+    if output_dir is not None or not Path(results[0]).is_dir():
+        from fastscribe.results.export import style_of
+
+        places = [] if output_dir is None else [output_dir]
+        style = style_of(style, places + [Path(given) for given in results if len(results) == 1])
     folders = [given for given in results if given != "-" and Path(given).is_dir()]
     problems = Problems()
     report = (lambda *made: None) if quiet else _report
@@ -114,7 +120,7 @@ def export(
         raise OutputError(str(error.filename or output_dir or "stdout"), error) from error
     for line in (line for part in parts for line in part.lines):
         say(line)
-    problems.report_rest()
+    problems.report()
     if problems.num:
         raise typer.Exit(1)
 
@@ -198,4 +204,8 @@ def _report(folder: Path, exported: Exported, style: OutputStyle) -> None:
     verb = "recording has" if exported.failed == 1 else "recordings have"
     what = "JSON alone" if "json" in style.formats else "no files"
     failed = f"; {exported.failed} failed {verb} {what}" if exported.failed and style.formats != ("jsonl",) else ""
-    say(f"{folder}: made files for {exported.made} of {exported.results} results, without decoding{failed}")
+    kept = f"; {count_of(exported.kept, 'edited file')} left as {'it is' if exported.kept == 1 else 'they are'}"
+    say(
+        f"{folder}: made files for {exported.made} of {exported.results} results, without decoding"
+        f"{kept if exported.kept else ''}{failed}"
+    )

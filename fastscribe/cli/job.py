@@ -14,7 +14,7 @@ from fastscribe.cli.run_part import TranscribeJob
 from fastscribe.cli.terminal import filter_mpg123_messages
 from fastscribe.config import OUTPUT_FORMATS
 from fastscribe.errors import UsageError
-from fastscribe.results.outputs import OutputRun, check_new_folder
+from fastscribe.results.interfaces import OutputRun, check_new_folder
 from fastscribe.results.shards import Shard
 from fastscribe.types import Failure, Source
 

@@ -9,6 +9,7 @@ import typer
 
 from fastscribe._system.urls import is_url
 from fastscribe.cli.app import app, option
+from fastscribe.cli.run_options import AllowFailures, allowed_failures
 from fastscribe.cli.terminal import say
 from fastscribe.errors import UsageError
 from fastscribe.results.merge import merge as merge_folders
@@ -28,11 +29,13 @@ def merge(
         option("--output-dir", "-o", help="Folder for the merged results. Default: the only one of FOLDERS."),
     ] = None,
     ordered: Annotated[bool, option("--ordered", help="Write rows in the order of the inputs.")] = False,
+    allow_failures: AllowFailures = None,
 ) -> None:
     """Merge the results of --shard runs into transcripts.jsonl and report.json, and replace those of an earlier merge.
 
-    The exit code is 1 if shards are missing or incomplete, or files failed.
+    The exit code is 1 if shards are missing or incomplete, or if more files failed than --allow-failures allows.
     """
+    allowed = allowed_failures(allow_failures)
     if output_dir is None and len(folders) > 1:
         raise typer.BadParameter("several folders need --output-dir")
     destination = output_dir or folders[0]
@@ -45,7 +48,7 @@ def merge(
     for what, numbers in (("missing", merged.missing), ("not complete, run them again", merged.incomplete)):
         if numbers:
             say(f"{what}: {', '.join(f'{number}/{merged.count}' for number in numbers)}")
-    if merged.missing or merged.incomplete or merged.failed:
+    if merged.missing or merged.incomplete or not allowed.allow(merged.failed, files):
         raise typer.Exit(1)
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -25,7 +27,8 @@ from fastscribe.errors import UsageError
 from fastscribe.pipeline.stats import RunStats
 from fastscribe.pipeline.windows import expected_sources
 from fastscribe.results.fingerprint import content_digests, fingerprint
-from fastscribe.results.output import JournaledOutput, last_run, open_journaled
+from fastscribe.results.output import JournaledOutput, last_run, moved_line_of, open_journaled
+from fastscribe.types import Failure, Source
 from fastscribe.version import __version__
 
 
@@ -47,19 +50,21 @@ def request_of(job: TranscribeJob) -> str | None:
 def end_if_done(job: TranscribeJob, listing: Listing) -> JournaledOutput | None:
     """End the command if an earlier run of the same command has done all of its inputs.
 
-    Files that are missing there are made again from its rows, and its report is of this run.
+    Files that are missing there are made again from its rows. Its report stays, unless there is none or rows were dropped.
 
     Returns:
         The folder or store, open, if something is to do; None: it has no results of the same command.
 
     Raises:
         typer.Exit: All are done; with exit code 3 if some of them failed, and 1 if a file could not be made.
-        UsageError: As output.open_journaled().
+        UsageError: As output.open_journaled(), and if the inputs were elsewhere (results/moved.py).
     """
     if any(given == STDIN or is_url(given) for given in job.output.inputs):
         return None
     start, output, all_done = perf_counter(), _earlier(job), False
     if output is None:
+        if job.output.directory is not None and not job.output.overwrite:
+            check_moved(job, listing.ahead(), partial(moved_line_of, job.output))
         return None
     try:
         if not _has_more(job, listing, output):
@@ -67,22 +72,33 @@ def end_if_done(job: TranscribeJob, listing: Listing) -> JournaledOutput | None:
             all_done = all(map(output.ledger.is_done, expected)) and listing.is_whole and output.ledger.num_given > 0
         if not all_done:
             listing.begin_again()
-            if line := output.moved_line(listing.ahead()):
-                say(line)
+            check_moved(job, listing.ahead(), output.moved_line)
             return output
-        output.write_report(report_of(output, _stats(output, listing, perf_counter() - start)))
+        output.write_report(report_of(output, _stats(output, listing, perf_counter() - start)), is_idle=True)
         output.close()
     except BaseException:
         output.close(finished=False)
         raise
-    num_given, failed_before = output.ledger.num_given, output.ledger.failed_before
+    ledger = output.ledger
     say_listing(listing.left_out, 0, quiet=True)
     if job.quiet:
-        say_failed_before(failed_before)
+        say_failed_before(ledger)
     else:
-        say_all_done(job, num_given, failed_before)
+        say_all_done(job, ledger)
     not_made = say_made_again(output, job.quiet)
-    raise typer.Exit(1 if not_made else job.failure_code(0, failed_before, num_given))
+    raise typer.Exit(1 if not_made else job.failure_code(0, ledger.failed_before, ledger.num_given))
+
+
+def check_moved(
+    job: TranscribeJob, inputs: Iterable[Source | Failure], line_of: Callable[[Iterable[object]], str]
+) -> None:
+    """Raise UsageError if `line_of` the first inputs says why the run should stop."""
+    try:
+        line = line_of(expected_sources(inputs, None, job.options))
+    except OSError as error:
+        raise unusable_folder(job.output.where, error) from error
+    if line:
+        raise UsageError(line)
 
 
 def _has_more(job: TranscribeJob, listing: Listing, output: JournaledOutput) -> bool:
@@ -101,7 +117,7 @@ def _stats(output: JournaledOutput, listing: Listing, wall_s: float) -> RunStats
     counts: dict[str, Any] = dict.fromkeys(("files", "failed", "padded_frames", "real_frames", "peak_bytes"), 0)
     return RunStats(
         **counts,
-        **{name: value for name, value in output.journal.facts.items() if name != "request"},
+        **{name: value for name, value in output.journal.facts.items() if name not in ("request", "speaker_names")},
         audio_s=0.0,
         load_s=0.0,
         wall_s=wall_s,
@@ -117,7 +133,11 @@ def _stats(output: JournaledOutput, listing: Listing, wall_s: float) -> RunStats
 def _earlier(job: TranscribeJob) -> JournaledOutput | None:
     """Open the place of a run of the same command; None if there is none."""
     run = job.output
-    if run.place is None or run.overwrite or any(part.files(run) for part in job.parts) or job.events:
+    if run.place is None or run.overwrite or any(part.files(run) for part in job.parts):
+        return None
+    if (
+        job.events is not None and not job.events.stat().st_size
+    ):  # a pipe or a new file gets the events of this run, too
         return None
     try:
         stated = last_run(run.place, run.shard)

@@ -14,21 +14,21 @@ _Row = TypeVar("_Row")
 
 
 class Problems:
-    """Rows that could not be used: a line each on stderr, up to a point.
+    """Rows that could not be used: a line on stderr for each problem of a file, up to a point.
 
     Attributes:
-        num: How many there are.
+        num: How many rows there are.
     """
 
     def __init__(self) -> None:
         self.num = 0
+        self._rows: dict[tuple[str, str], list[int]] = {}  # the first row's number, and how many there are
 
     def add(self, problems: Iterable[ManifestError]) -> None:
-        """Count problems, and print the first ones."""
-        for problem in problems:
+        """Count problems."""
+        for one in problems:
             self.num += 1
-            if self.num <= _MAX_SHOWN:
-                say(str(problem))
+            self._rows.setdefault((one.path, one.problem), [one.line_number, 0])[1] += 1
 
     def without_problems(self, rows: Iterable[_Row | ManifestError]) -> Iterator[_Row]:
         """Yield the rows that can be used, and count the others."""
@@ -38,7 +38,10 @@ class Problems:
             else:
                 yield row
 
-    def report_rest(self) -> None:
-        """Print how many problems were not printed."""
-        if self.num > _MAX_SHOWN:
-            say(f"and {count_of(self.num - _MAX_SHOWN, 'more row')} that cannot be used")
+    def report(self) -> None:
+        """Print each problem once, with its first row and the number of others."""
+        for (path, problem), (first, number) in list(self._rows.items())[:_MAX_SHOWN]:
+            others = f" (and {count_of(number - 1, 'more row')})" if number > 1 else ""
+            say(f"{path}: line {first}{others}: {problem}")
+        if rest := sum(number for _, number in list(self._rows.values())[_MAX_SHOWN:]):
+            say(f"and {count_of(rest, 'more row')} that cannot be used")

@@ -5,22 +5,27 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import typer
 
 from fastscribe._system.text_layout import count_of
+from fastscribe._system.urls import is_url
+from fastscribe.audio.formats import STDIN
 from fastscribe.audio.inputs import expand
 from fastscribe.audio.repeats import Repeats
 from fastscribe.cli.app import StdoutClosed, is_on_terminal
 from fastscribe.cli.job import check_number, check_paths, unusable_folder
+from fastscribe.cli.nothing_to_do import check_moved
 from fastscribe.cli.run import fingerprint_of, loaded
 from fastscribe.cli.run_messages import check_any_input, say_listing, say_shard
 from fastscribe.cli.run_part import TranscribeJob
 from fastscribe.cli.terminal import earlier_text, failure_line, filter_mpg123_messages, say, show_table
 from fastscribe.dry_run import DryRunReport, estimate_run
-from fastscribe.results.output import read_ledger
-from fastscribe.results.outputs import Ledger
+from fastscribe.results.interfaces import Ledger
+from fastscribe.results.output import moved_line_of, read_ledger
+from fastscribe.results.paths import Paths
 
 if TYPE_CHECKING:
     from fastscribe.transcriber import Transcriber
@@ -36,7 +41,7 @@ def report_dry_run(job: TranscribeJob) -> None:
 
     Raises:
         typer.Exit: An input cannot be transcribed (exit code 1), or failed in an earlier run (3).
-        FastscribeError: Wrong options, or an unusable model or folder.
+        FastscribeError: Wrong options, an unusable model or folder, or recordings that were elsewhere.
     """
     if sys.stdout is None:
         raise StdoutClosed
@@ -44,6 +49,9 @@ def report_dry_run(job: TranscribeJob) -> None:
     check_paths(job)
     check_number(job, expand(job.output.inputs, repeats=Repeats()))
     say_shard(job.output.shard, job.quiet)
+    _check_moved(job)
+    for line in (line for part in job.parts for line in part.first_lines):
+        say(line)
     with loaded(job, say) as transcriber:
         usd_per_hour, _ = transcriber.usd_per_hour(job.price_per_hour)
         ledger = _ledger(job, transcriber)
@@ -62,6 +70,15 @@ def report_dry_run(job: TranscribeJob) -> None:
             raise StdoutClosed from error
     if code := job.failure_code(found.failed, found.failed_before, found.files + found.failed + found.skipped):
         raise typer.Exit(code)
+
+
+def _check_moved(job: TranscribeJob) -> None:
+    """Raise UsageError if the folder has results of these recordings when they were elsewhere, as the run would."""
+    run = job.output
+    if run.directory is None or run.overwrite or not Paths(run.directory, run.shard.suffix).has_begun:
+        return
+    if not any(given == STDIN or is_url(given) for given in run.inputs):
+        check_moved(job, expand(run.inputs, repeats=Repeats()), partial(moved_line_of, run))
 
 
 def _ledger(job: TranscribeJob, transcriber: Transcriber) -> Ledger:

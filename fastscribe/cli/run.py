@@ -9,19 +9,19 @@ from __future__ import annotations
 import os
 import re
 import sys
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import replace
+from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import typer
 
 from fastscribe._system.gpus import num_gpus
-from fastscribe._system.quick_start import quick_start
+from fastscribe._system.process_settings import process_age_s, quick_start
 from fastscribe._system.urls import is_url
 from fastscribe.audio.formats import STDIN
 from fastscribe.cli.app import WHEN_STOPPED, StdoutClosed
@@ -30,11 +30,8 @@ from fastscribe.cli.progress_bar import ProgressBar
 from fastscribe.cli.run_messages import (
     check_any_input,
     report_table,
-    say_all_done,
-    say_failed_before,
     say_listing,
-    say_made_again,
-    say_not_given,
+    say_of_all_runs,
     say_shard,
     say_summary,
     stopped_hint,
@@ -53,12 +50,13 @@ if TYPE_CHECKING:
     from fastscribe.pipeline.interfaces import ModelFacts
     from fastscribe.pipeline.local import LocalExecutor
     from fastscribe.pipeline.stats import RunStats
+    from fastscribe.results.interfaces import Output
     from fastscribe.results.output import JournaledOutput
-    from fastscribe.results.outputs import Output
     from fastscribe.transcriber import Transcriber
 
 MANY_INPUTS = 256  # a GPU with this number of inputs gets helpers
 _FEW = 100  # inputs that are looked at before the model is loaded
+_MAX_NAMES = 1000  # of a folder, among which a wrong one is sought
 
 
 def run(job: TranscribeJob, event_log: EventLog | None) -> None:
@@ -81,6 +79,10 @@ def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -
     started_at = perf_counter() - (process_age_s() or 0.0)
     say_shard(job.output.shard, job.quiet)
     check_paths(job)  # before the import of torch, which takes seconds
+    if job.output.place is not None:
+        from fastscribe.results.output import with_earlier_names
+
+        job = replace(job, output=with_earlier_names(job.output))
     from fastscribe.cli.listing import Listing  # here, because NumPy would slow down --help
 
     listing = Listing(job.output.inputs)
@@ -107,14 +109,12 @@ def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -
                 stats = _write_all(transcriber, job, listing, output, event_log, bar)
             stats = replace(stats, skipped=transcriber.progress.skipped, failed_before=output.ledger.failed_before)
             check_any_input(stats.files + stats.skipped, job.output.shard, transcriber.command)
-            totals = output.totals()
-            if totals is not None:
-                stats = replace(stats, totals=totals._asdict())
+            journaled = None if job.output.is_stdout else cast("JournaledOutput", output)
+            if journaled is not None:
                 from fastscribe.cli.nothing_to_do import report_of
-                from fastscribe.results.output import JournaledOutput
 
-                assert isinstance(output, JournaledOutput)
-                output.write_report(report_of(output, stats))
+                stats = replace(stats, totals=journaled.totals()._asdict())
+                journaled.write_report(report_of(journaled, stats), is_idle=not stats.files)
     if event_log is not None:
         event_log.finished(stats)
     if not (job.quiet or stats.files + stats.skipped):
@@ -127,15 +127,7 @@ def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -
             show_table(report_table(stats))
         else:
             say_summary(job, stats)
-    not_made = 0
-    if totals is not None:
-        if is_idle:
-            say_all_done(job, stats.skipped, stats.failed_before)
-        if not job.quiet:
-            say_not_given(job, totals.not_given)
-        assert isinstance(output, JournaledOutput)
-        not_made = say_made_again(output, job.quiet)
-        say_failed_before(0 if is_idle else stats.failed_before)
+    not_made = 0 if journaled is None else say_of_all_runs(job, journaled, is_idle)
     not_made += sum(part.finished(job, stats, job.quiet) for part in job.parts)
     num_inputs = stats.files + stats.skipped
     if code := 1 if not_made else job.failure_code(stats.failed, stats.failed_before, num_inputs):
@@ -147,33 +139,47 @@ def _end_if_done(job: TranscribeJob, listing: Listing) -> JournaledOutput | None
 
     Return the folder, if an earlier run of the same command wrote there and there is something to do.
     """
+    if STDIN not in job.output.inputs and not any(map(is_url, job.output.inputs)):
+        _end_if_unusable(job, listing)
     folder = job.output.directory
     has_journal = folder is not None and (folder / f"journal{job.output.shard.suffix}.jsonl").exists()
     if has_journal or job.output.url is not None:
         from fastscribe.cli.nothing_to_do import end_if_done
 
         return end_if_done(job, listing)
-    if STDIN not in job.output.inputs and not any(map(is_url, job.output.inputs)):
-        _end_if_unusable(job, listing)
     return None
 
 
 def _end_if_unusable(job: TranscribeJob, listing: Listing) -> None:
-    """End a run to stdout whose few inputs have all failed already (typer.Exit)."""
-    if not job.output.is_stdout or job.events:
+    """End a run whose few inputs have all failed already (typer.Exit). Of wrong paths, a folder or a store gets no rows."""
+    if job.events:
         return
     from fastscribe.pipeline.windows import expected_sources
 
-    found = list(islice(expected_sources(listing.ahead(), None, job.options), _FEW))
-    failures = [one for one in found if isinstance(one, Failure)]
-    if not failures or len(failures) < len(found) or len(found) == _FEW:
+    failures = []
+    for found in islice(expected_sources(listing.ahead(), None, job.options), _FEW):
+        if not isinstance(found, Failure) or not (job.output.is_stdout or found.path in job.output.inputs):
+            return
+        failures.append(found)
+    if not 0 < len(failures) < _FEW:
         return
-    with open_run_output(job, None, say) as output:
+    with open_run_output(job, None, say) if job.output.is_stdout else nullcontext() as output:
         for failure in failures:
-            _write(output, failure)
-            say(failure_line(failure))
+            if output is not None:
+                _write(output, failure)
+            say(f"{failure_line(failure)}{_near(failure.path)}")
     say_listing(listing.left_out, listing.repeats.num, job.quiet)
     raise typer.Exit(job.failure_code(len(failures), 0, len(failures)))
+
+
+def _near(path: str) -> str:
+    """Return a hint if a path is wrong and its folder has a similar name."""
+    folder, name = os.path.split(path)
+    if os.path.lexists(path) or not os.path.isdir(folder or "."):
+        return ""
+    with os.scandir(folder or ".") as entries:
+        found = get_close_matches(name, [entry.name for entry in islice(entries, _MAX_NAMES)], 1)
+    return f": did you mean {os.path.join(folder, found[0])}?" if found else ""
 
 
 def _helped_gpu(job: TranscribeJob, listing: Listing) -> int | None:
@@ -397,19 +403,3 @@ def facts_of(job: TranscribeJob, transcriber: Transcriber) -> dict[str, Any]:
 
 
 # The time since this process started.
-
-
-_START_FIELD = 22  # of /proc/self/stat, in clock ticks since the system's start
-
-
-def process_age_s() -> float | None:
-    """Return the age of this process in seconds, with the start of the interpreter; None where the system does not tell."""
-    try:
-        # The second field, the program's name in brackets, may contain spaces and brackets.
-        fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        started_s = int(fields[_START_FIELD - 3]) / os.sysconf("SC_CLK_TCK")
-        if not started_s:  # some sandboxes
-            return None
-        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started_s)
-    except (OSError, AttributeError, ValueError, IndexError):  # no /proc: macOS, Windows
-        return None

@@ -15,6 +15,7 @@ from fastscribe.results.shards import Shard
 
 if TYPE_CHECKING:
     from fastscribe.pipeline.stats import DeviceShare, Progress, RunStats
+    from fastscribe.results.interfaces import Ledger
     from fastscribe.results.output import JournaledOutput
 
 
@@ -27,7 +28,7 @@ def say_shard(shard: Shard, quiet: bool) -> None:
 def say_listing(left_out: Mapping[str, int], repeated: int, quiet: bool) -> None:
     """Print how many files of folders and patterns were not taken for audio, by kind, and how many came again.
 
-    `quiet` hides all but those that may be audio.
+    `quiet` hides it unless some of them may be audio.
     """
     if line := left_out_line(left_out, quiet):
         say(line)
@@ -51,6 +52,7 @@ def say_summary(job: TranscribeJob, stats: RunStats) -> None:
     cost = stats.usd_per_1000_audio_hours
     money = "" if cost is None else f"{cost:.2f} USD per 1,000 hours of audio ({stats.price_source})"
     results = "" if job.output.is_stdout else f"results: {job.output.where}"
+    results += ", in the memory of this process, which ends now" if job.output.where.startswith("memory:") else ""
     if line := "; ".join(filter(None, (results, money))):
         say(line)
 
@@ -119,22 +121,45 @@ def _share_text(one: DeviceShare, share: float) -> str:
 # Lines about a folder or a store that has results of earlier runs.
 
 
-def say_all_done(job: TranscribeJob, num_given: int, num_failed: int) -> None:
+def say_of_all_runs(job: TranscribeJob, output: JournaledOutput, is_idle: bool) -> int:
+    """Print what holds of all runs into a folder or store, at the end. Return the number of files that could not be written.
+
+    Args:
+        job: The command.
+        output: What it wrote to.
+        is_idle: There was nothing to do, which is all that the command has to say.
+    """
+    if is_idle:
+        say_all_done(job, output.ledger)
+    if not job.quiet:
+        _say_not_given(job, output.totals().not_given)
+    not_made = say_made_again(output, job.quiet)
+    if not is_idle:
+        say_failed_before(output.ledger)
+    return not_made
+
+
+def say_all_done(job: TranscribeJob, ledger: Ledger) -> None:
     """Print that there is nothing to do, in one line."""
-    inputs = "the input is" if num_given == 1 else f"all {num_given:,} inputs are"
-    failed = f"; {_failed_before(num_failed)}" if num_failed else ""
+    inputs = "the input is" if ledger.num_given == 1 else f"all {ledger.num_given:,} inputs are"
+    failed = f"; {_failed_before(ledger)}" if ledger.failed_before else ""
     say(f"{job.output.where}: {inputs} done: there is nothing to do{failed}")
 
 
-def say_failed_before(number: int) -> None:
-    """Print how many inputs failed in earlier runs, if any did."""
-    if number:
-        say(_failed_before(number))
+def say_failed_before(ledger: Ledger) -> None:
+    """Print how many inputs failed in earlier runs, and the first of them, if any did."""
+    if ledger.failed_before:
+        say(_failed_before(ledger))
 
 
-def _failed_before(number: int) -> str:
+def _failed_before(ledger: Ledger) -> str:
+    number, names = ledger.failed_before, ledger.first_failed
     were, them = ("was", "it") if number == 1 else ("were", "them")
-    return f"{number} failed in an earlier run and {were} left alone; --retry-failed tries {them} again"
+    more = f" and {number - len(names):,} more" if number > len(names) else ""
+    return (
+        f"{number:,} failed in an earlier run and {were} left alone ({', '.join(names)}{more}); --retry-failed tries {them} "
+        "again"
+    )
 
 
 def say_made_again(output: JournaledOutput, quiet: bool) -> int:
@@ -156,7 +181,7 @@ def say_made_again(output: JournaledOutput, quiet: bool) -> int:
     return len(not_made)
 
 
-def say_not_given(job: TranscribeJob, number: int) -> None:
+def _say_not_given(job: TranscribeJob, number: int) -> None:
     """Print how many results there are of inputs that this run was not given, if there are any."""
     if number:
         results = "1 result is of an input" if number == 1 else f"{number} results are of inputs"

@@ -16,7 +16,7 @@ from fastscribe.cli.job import check_output_dir
 from fastscribe.cli.run_part import AllowedFailures
 from fastscribe.config import MIN_LINE_WIDTH, OUTPUT_FORMATS, OutputFormat, OutputStyle, SubtitleStyle
 from fastscribe.errors import UsageError
-from fastscribe.results.outputs import OutputRun
+from fastscribe.results.interfaces import OutputRun
 from fastscribe.results.shards import choose_shard
 from fastscribe.types import Channel
 
@@ -63,7 +63,7 @@ MovedText = Annotated[
         "--moved",
         metavar="OLD=NEW",
         help="Take over results of a folder that is elsewhere now.\fThe output folder has results of recordings in OLD, and "
-        "they are in NEW: those of the same name and size are not decoded again.",
+        "they are in NEW: those of the same name and size are not decoded again. none: these are other recordings.",
     ),
 ]
 AllowFailures = Annotated[
@@ -71,8 +71,9 @@ AllowFailures = Annotated[
     _job_option(
         "--allow-failures",
         metavar="N|P%",
-        help="Exit with 0 while no more recordings fail.\fA number, or a share such as 0.5%, of this run and earlier ones. "
-        "Else the exit code is 1 if a recording failed in this run, and 3 if some did in earlier runs only.",
+        help="Exit with 0 while no more recordings fail.\fA number, or a share such as 0.5%, of this run and earlier ones, "
+        "or in merge of all shards. Else the exit code is 1 if a recording failed in this run or in a shard, and 3 if some "
+        "did in earlier runs only.",
     ),
 ]
 Overwrite = Annotated[

@@ -17,7 +17,7 @@ from fastscribe.checkpoint.hub_name import LARGE_MODEL
 from fastscribe.checkpoint.location import CONFIDENCE_LIMIT, NO_MODEL, PACKAGED_NAME, why_beyond
 from fastscribe.config import Options, OutputStyle
 from fastscribe.errors import ManifestError
-from fastscribe.results.outputs import OutputRun
+from fastscribe.results.interfaces import OutputRun
 from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
@@ -219,7 +219,8 @@ class PackagedModel(RunPart):
         self._num_done += 1
         if self.needs_words and (why := why_beyond(written)) is not None:
             self._num_beyond += 1
-            first = (written.index, written.audio.path, why)
+            file = written.audio.file  # that of a list's row counts from here
+            first = (written.index, file if file and isinstance(file, str) else written.audio.path, why)
             self._first = first if self._first is None else min(self._first, first)
 
     @property

@@ -378,9 +378,9 @@ def transcribe(
         style, inputs, output_dir, shard, overwrite=overwrite, retry_failed=retry_failed, ordered=ordered, moved=moved
     )
     is_brief = quiet or (not dry_run and is_here and is_one_short_file(inputs))
-    names_at_end = is_brief or (output_dir is None and is_stream(inputs))  # PackagedModel says it
+    names_at_end = not dry_run and (is_brief or (output_dir is None and is_stream(inputs)))  # PackagedModel says it
     if is_here or model is None:
-        path = find_model(DEFAULT if model is None and not dry_run else model, show_progress=show_progress)
+        path = find_model(DEFAULT if model is None else model, show_progress=show_progress)
         if path == PACKAGED:
             is_usual = beam is None and decoder is None
             is_named = model is None and not quiet

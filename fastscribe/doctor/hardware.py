@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fastscribe._system.memory import available_bytes, total_bytes
+from fastscribe._system.limits import available_bytes, total_bytes
 from fastscribe._system.processors import (
     NO_BF16,
     cpu_name,

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn
 
 import typer
 
@@ -20,7 +20,7 @@ from fastscribe.evaluation import report
 from fastscribe.evaluation import scores as scoring
 from fastscribe.evaluation.compare import compare, compare_groups, match
 from fastscribe.evaluation.report import diff_title, marked_diff, print_in_colour
-from fastscribe.evaluation.results import Fields, PooledRuns, References, read_pairs, unique_recordings
+from fastscribe.evaluation.results import Fields, References, read_run
 from fastscribe.evaluation.scores import NormalizerName
 from fastscribe.results.rows import missing_shards
 from fastscribe.version import __version__
@@ -62,7 +62,10 @@ def evaluate(
         ),
     ] = "whisper-en",
     skip_failed: Annotated[
-        bool, option("--skip-failed", help="Ignore failed rows. Default: all their words count as deleted.")
+        bool,
+        option(
+            "--skip-failed", help="Ignore failed rows, and lines that hold none. Default: their words count as deleted."
+        ),
     ] = False,
     diff: Annotated[
         int | None,
@@ -92,124 +95,125 @@ def evaluate(
     problems = Problems()
     _say_incomplete([*results, *([against] if against else ())])
     references = References(manifest, fields) if manifest else None
-    if against is not None:
-        if against == "-" and "-" in results:
-            raise UsageError("- on both sides: stdin holds one run; name a file for the other")
-        runs = [
-            list(problems.without_problems(unique_recordings(read_pairs(inputs, fields, normalize, references))))
-            for inputs in (results, [against])
-        ]
-        if references:
-            problems.add(references.problems)
-        problems.report_rest()
-        names = " ".join(results), against
-        _compare(
-            names,
-            (runs[0], runs[1]),
-            normalizer,
-            problems,
-            group_by=fields.group_by,
-            skip_failed=skip_failed,
-            diff=diff,
-            as_json=as_json,
-            quiet=quiet,
-        )
-        return
-    pooled = PooledRuns()
-    pairs = problems.without_problems(read_pairs(results, fields, normalize, references))
-    pairs = pooled.watch(pairs) if len(results) > 1 else pairs
+    if against == "-" and "-" in results:
+        raise UsageError("- on both sides: stdin holds one run; name a file for the other")
+    runs = [
+        read_run(inputs, fields, normalize, references, skip_failed=skip_failed, is_compared=against is not None)
+        for inputs in (results, *([[against]] if against is not None else []))
+    ]
+    lists = [(run.broken, run.problems) for run in runs]
     if references:
-        problems.add(references.problems)
-    evaluation = scoring.evaluate(pairs, len(fields.group_by), diff or 0, not skip_failed)
-    problems.report_rest()
-    unused = references.num_unused if references else 0
-    if references and references.by_end and not quiet:
+        lists.insert(0, (references.broken, references.problems))
+    for broken, others in lists:
+        problems.add([*broken, *others])
+    problems.report()
+    num_older = sum(run.num_older for run in runs)
+    if not quiet:
+        _say_notes(references, num_older, is_pooled=len(results) > 1)
+    counts = {"normalizer": normalizer, "unusable_rows": problems.num, "older_results": num_older}
+    asked = _Asked(normalizer, fields.group_by, skip_failed, diff, as_json, quiet)
+    if against is None:
+        is_whole = _score(runs[0].pairs, references, counts, asked)
+    else:
+        is_whole = _compare((" ".join(results), against), (runs[0].pairs, runs[1].pairs), counts, asked)
+    num_excused = sum(len(broken) for broken, _ in lists) if skip_failed else 0
+    if not is_whole or problems.num > num_excused:
+        raise typer.Exit(1)
+
+
+class _Asked(NamedTuple):
+    """What is printed of the rates, and how."""
+
+    normalizer: NormalizerName
+    group_by: tuple[str, ...]
+    skip_failed: bool
+    diff: int | None
+    as_json: bool
+    quiet: bool
+
+
+def _say_notes(references: References | None, num_older: int, *, is_pooled: bool) -> None:
+    if references and references.by_end:
         ours, theirs = references.by_end
         say(
             f"{count_of(references.num_by_end, 'result')} found by the end of the path alone, such as {ours} for {theirs}: the "
             "recordings lie elsewhere now"
         )
-    _check(evaluation, fields.group_by)
-    if pooled.num_repeats and not quiet:
-        comes = "comes" if pooled.num_repeats == 1 else "come"
-        say(
-            f"{count_of(pooled.num_repeats, 'recording')} {comes} more than once, and counted each time; "
-            "to compare two runs use --against"
-        )
-    if unused:
+    if num_older:
+        hint = "; to compare two runs use --against" if is_pooled else ""
+        is_not = "is not" if num_older == 1 else "are not"
+        say(f"{count_of(num_older, 'older result')} of recordings that come again {is_not} counted{hint}")
+
+
+def _score(pairs: list[Pair], references: References | None, counts: Mapping[str, object], asked: _Asked) -> bool:
+    """Print the rates of a run. Return False if rows of the manifest have no result.
+
+    Raises:
+        UsageError: No row can be scored, or none has a field of --group-by.
+    """
+    evaluation = scoring.evaluate(pairs, len(asked.group_by), asked.diff or 0, not asked.skip_failed)
+    _check(evaluation, asked.group_by)
+    unused = references.num_unused if references else 0
+    if references and unused:
         has_none = "has no result; it is" if unused == 1 else "have no result; they are"
-        say(f"{manifest}: {count_of(unused, 'row')} {has_none} not counted")
-    if as_json:
-        settings = {"normalizer": normalizer, "unusable_rows": problems.num, "references_without_result": unused}
-        rates = report.to_object(evaluation, fields.group_by, not skip_failed)
-        _print_parts([json.dumps({**settings, **rates, "versions": _versions(normalizer)}, ensure_ascii=False)])
+        say(f"{references.manifest}: {count_of(unused, 'row')} {has_none} not counted")
+    if asked.as_json:
+        rates = report.to_object(evaluation, asked.group_by, not asked.skip_failed)
+        found = {**counts, "references_without_result": unused, **rates, "versions": _versions(asked.normalizer)}
+        _print_parts([json.dumps(found, ensure_ascii=False)])
     else:
-        _print_parts(
-            [
-                *([] if quiet else [_preamble(normalizer, evaluation, skip_failed)]),
-                report.to_table(evaluation, fields.group_by).rstrip("\n"),
-            ]
-        )
+        preamble = [] if asked.quiet else [_preamble(asked.normalizer, evaluation, asked.skip_failed)]
+        _print_parts([*preamble, report.to_table(evaluation, asked.group_by).rstrip("\n")])
         _show_worst(evaluation)
-    if problems.num or unused:
-        raise typer.Exit(1)
+    return not unused
 
 
 def _compare(
-    names: tuple[str, str],
-    runs: tuple[list[Pair], list[Pair]],
-    normalizer: NormalizerName,
-    problems: Problems,
-    *,
-    group_by: tuple[str, ...],
-    skip_failed: bool,
-    diff: int | None,
-    as_json: bool,
-    quiet: bool,
-) -> None:
-    """Print the comparison of two runs, of which the second is the baseline.
+    names: tuple[str, str], runs: tuple[list[Pair], list[Pair]], counts: Mapping[str, object], asked: _Asked
+) -> bool:
+    """Print the comparison of two runs, of which the second is the baseline. Return False if only one has some recordings.
 
     Raises:
-        typer.Exit: Exit code 1: rows are unusable, or only one run has them.
         UsageError: The runs have no recording in common, or different references.
     """
     from fastscribe.evaluation import comparison_report as report
 
-    matched = match(runs[0], runs[1], count_failed=not skip_failed)
+    matched = match(runs[0], runs[1], count_failed=not asked.skip_failed)
     only = (matched.only_result, matched.only_baseline)
     if not matched.result:
         _refuse_unpaired(names, only, matched.num_skipped)
     for name, pairs in zip(names, only, strict=True):
         _say_unpaired(name, pairs)
-    if matched.num_skipped and not quiet:
+    if matched.num_skipped and not asked.quiet:
         say(f"{count_of(matched.num_skipped, 'recording')} failed in one of the runs; left out of both")
-    comparison, groups = compare(matched), compare_groups(matched, len(group_by))
-    _check_groups(group_by, groups)
-    if as_json:
-        settings = {"normalizer": normalizer, "unusable_rows": problems.num, "failed_left_out": matched.num_skipped}
+    comparison, groups = compare(matched), compare_groups(matched, len(asked.group_by))
+    _check_groups(asked.group_by, groups)
+    if asked.as_json:
         unpaired = {
             f"only_in_{side}": [pair.name for pair in pairs]
             for side, pairs in zip(("result", "baseline"), only, strict=True)
         }
-        grouped = {"groups": report.groups_object(group_by, groups)} if group_by else {}
+        grouped = {"groups": report.groups_object(asked.group_by, groups)} if asked.group_by else {}
         found = {
-            **settings,
+            **counts,
+            "failed_left_out": matched.num_skipped,
             **unpaired,
-            **report.to_object(comparison, diff),
+            **report.to_object(comparison, asked.diff),
             **grouped,
-            "versions": _versions(normalizer),
+            "versions": _versions(asked.normalizer),
         }
         _print_parts([json.dumps(found, ensure_ascii=False)])
     else:
-        max_changes = _CHANGES_SHOWN if diff is None else diff
-        _print_parts([*([] if quiet else [f"normalizer {normalizer}\n"]), report.to_table(comparison, *names)])
-        _print_parts(report.group_lines(group_by, groups))
+        max_changes = _CHANGES_SHOWN if asked.diff is None else asked.diff
+        _print_parts(
+            [*([] if asked.quiet else [f"normalizer {asked.normalizer}\n"]), report.to_table(comparison, *names)]
+        )
+        _print_parts(report.group_lines(asked.group_by, groups))
         if _has_colours():
             report.print_in_colour(comparison, max_changes)
         else:
             _print_parts(report.change_lines(comparison, max_changes))
-    if problems.num or any(only):
-        raise typer.Exit(1)
+    return not any(only)
 
 
 def _say_incomplete(results: Iterable[str]) -> None:

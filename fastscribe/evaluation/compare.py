@@ -121,7 +121,7 @@ def match(result: Iterable[Pair], baseline: Iterable[Pair], count_failed: bool) 
 
 
 def _same_recordings(results: Iterable[Pair], others: Iterable[Pair]) -> Iterator[tuple[Pair, Pair]]:
-    by_start: dict[tuple[str, int | str, int | str], tuple[list[Pair], list[Pair]]] = {}
+    by_start: dict[tuple[object, ...], tuple[list[Pair], list[Pair]]] = {}
     for side, pairs in enumerate((results, others)):
         for pair in pairs:
             by_start.setdefault(pair.key.start, ([], []))[side].append(pair)
@@ -131,7 +131,7 @@ def _same_recordings(results: Iterable[Pair], others: Iterable[Pair]) -> Iterato
             if len(ours) == len(theirs) == 1:
                 yield pair, theirs[0]
             elif same:
-                yield pair, same[0]
+                yield pair, next((other for other in same if other.key.id == pair.key.id), same[0])
 
 
 def compare(matched: Matched) -> Comparison:

@@ -47,12 +47,14 @@ class Recording(NamedTuple):
     file: str = ""  # absolute path or URL
     offset: int | str = 0  # ms
     track: int | str = 0
+    channel: int | str | None = None  # that a row names
     duration: int | str | None = None  # ms; None: to the end, or unknown
+    id: str = ""  # of a row that has one
 
     @property
-    def start(self) -> tuple[str, int | str, int | str]:
-        """Where it begins: all but the duration, which two runs may know differently."""
-        return self[:3]
+    def start(self) -> tuple[str, int | str, int | str, int | str | None]:
+        """What it is but for the duration, which two runs may know differently, and the id, which one may lack."""
+        return self[:4]
 
     @property
     def offset_s(self) -> float:
@@ -72,12 +74,17 @@ def recording_of(fields: Mapping[str, Any], file: str) -> Recording:
         fields: A row of results or of a manifest.
         file: Its path, absolute or relative to the current folder, or its URL.
     """
-    track = fields.get("audio_track")
+    track, channel = (
+        one if one is None or type(one) is int else json.dumps(one)
+        for one in (fields.get("audio_track"), fields.get("audio_channel"))
+    )
     return Recording(
         file if is_url(file) or not file else os.path.abspath(file),
         _unusable_row(fields) or _milliseconds(fields.get("offset")) or 0,
-        (track if type(track) is int else json.dumps(track)) if track is not None else 0,
+        track or 0,
+        channel,
         _milliseconds(fields.get("duration")) or None,
+        "" if fields.get("id") is None else json.dumps(fields["id"]),
     )
 
 

@@ -23,7 +23,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import groupby
 from threading import Lock
@@ -306,15 +306,6 @@ class Engine:
         yield from self.drain()
         yield from self.push(batch)
         yield from self.drain()
-
-
-@contextmanager
-def dropping(engine: Engine) -> Iterator[None]:
-    """At the end of the block, drop what the engine has in flight."""
-    try:
-        yield
-    finally:
-        engine.drop()
 
 
 def _attempt(call: Callable[[S], T], argument: S) -> T | Exception:

@@ -7,20 +7,20 @@ A run hands over planned batches of utterances, not samples, and gets hypotheses
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from fastscribe.config import Options, OutputStyle
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.interfaces import Idle, ModelFacts
 from fastscribe.pipeline.stats import DeviceShare, Stopwatch
-from fastscribe.types import Failure, Hypothesis, Utterance
+from fastscribe.types import Failure, Hypothesis, Source, Utterance
 
 if TYPE_CHECKING:
     from fastscribe.pipeline.interfaces import Additions, MakeTexts
-    from fastscribe.pipeline.preparation import Preparation
+    from fastscribe.pipeline.preparation import Preparation, PreparedInput
+    from fastscribe.pipeline.sort_buffer import PreparationGroup
     from fastscribe.pipeline.text_stage import TextStage
-    from fastscribe.pipeline.workers.inputs import HelperInputs
 
 Plan: TypeAlias = Sequence[Utterance]
 # Utterances of one batch, or a part of them, with a result each: all are hypotheses, or all are failures.
@@ -31,12 +31,16 @@ class HostWork(NamedTuple):
     """What is done for a run beside decoding.
 
     Attributes:
-        inputs: Prepares the inputs in other processes; None: threads of this process do.
         make_texts: Returns what makes the texts.
+        group: Returns the group that prepares some inputs in other processes; None: threads of this process do.
+        chunk: Inputs of a group.
+        wake: Wakes the thread that drives the run, which waits for other processes.
     """
 
-    inputs: HelperInputs | None
     make_texts: MakeTexts
+    group: Callable[[Sequence[Source | Failure]], PreparationGroup[Source | Failure, PreparedInput]] | None = None
+    chunk: int = 1
+    wake: Callable[[], None] | None = None
 
 
 class Executor(Protocol):

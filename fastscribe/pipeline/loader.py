@@ -25,7 +25,7 @@ from fastscribe.pipeline.batch_layout import Allocate, BatchLayout, ReadRow
 from fastscribe.pipeline.interfaces import IDLE, Idle
 from fastscribe.pipeline.prefetch import Group, Prefetcher
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
-from fastscribe.types import Batch, Failure, Hypothesis, Utterance
+from fastscribe.types import Batch, Failure, Hypothesis, Int64Array, Utterance
 
 # An utterance that is not decoded, with its result: empty for digital silence.
 Settled = tuple[Utterance, Failure | Hypothesis]
@@ -114,34 +114,62 @@ class _ProbeGroup(Group):
             )
 
 
-class _ReadGroup(Group):
-    """A batch whose rows threads fill, a row a call."""
+class RowGroup(Group):
+    """A batch whose rows are read, a row a call.
+
+    Attributes:
+        utterances: Of the batch, with what reading them has shown.
+        rows: Those that are read.
+    """
+
+    def __init__(self, plan: Sequence[Utterance]) -> None:
+        super().__init__(len(plan))
+        self.utterances = list(plan)
+        self.rows: dict[int, ReadRow] = {}
+
+    def keep(self, index: int, row: ReadRow) -> None:
+        """Keep a row that was read."""
+        self.rows[index] = row
+        self.utterances[index] = row.noted(self.utterances[index])
+
+    def failure(self, row: int) -> Failure:
+        """Return the Failure of a row that could not be read."""
+        return to_failure(self.utterances[row].audio, "load", self.errors[row])
+
+    def lengths(self, rows: Sequence[int]) -> Int64Array:
+        """Return the lengths [B] of some rows in samples at the model's rate."""
+        return np.array([self.rows[row].length for row in rows], np.int64)
+
+    def sort_out(self, done: Sequence[int]) -> tuple[list[int], list[tuple[int, Failure | Hypothesis]]]:
+        """Return the rows that are to be decoded; and with their results those that could not be read, and digital silence."""
+        failed = [(row, self.failure(row)) for row in done if row not in self.rows]
+        silent = [(row, Hypothesis()) for row in done if row in self.rows and self.rows[row].is_silent]
+        return [row for row in done if row in self.rows and not self.rows[row].is_silent], [*failed, *silent]
+
+
+class _ReadGroup(RowGroup):
+    """A batch whose rows threads fill."""
 
     def __init__(self, plan: Sequence[Utterance], format: _BatchFormat) -> None:
         """Allocate the batch's memory by the lengths in the files' headers."""
-        super().__init__(len(plan))
-        self.utterances = list(plan)
+        super().__init__(plan)
         layout = BatchLayout.of(plan, format.sample_rate, format.native, format.least_samples)
         self._arrays = layout.allocate(format.allocate)
-        self.rows: dict[int, ReadRow] = {}  # that are read
 
     def call(self, index: int) -> None:
-        self.rows[index] = row = self._arrays.read(index, self.utterances[index])
-        self.utterances[index] = row.noted(self.utterances[index])
+        self.keep(index, self._arrays.read(index, self.utterances[index]))
 
     def batch(self, rows: Sequence[int], allocate: Allocate) -> Batch | None:
-        """Return a batch of those of the popped rows that are to be decoded, or None if there is none.
+        """Return a batch of some popped rows that are to be decoded; None if there is none.
 
         It is a copy in memory from `allocate` while threads still write to the group's memory, else the group's memory,
         compacted in place.
         """
-        kept = [row for row in rows if row in self.rows and not self.rows[row].is_silent]
-        if not kept:
+        if not rows:
             return None
-        utterances = tuple(self.utterances[row] for row in kept)
-        lengths_B = np.array([self.rows[row].length for row in kept], np.int64)
-        batch = self._arrays.batch(utterances, kept, lengths_B, None if self.all_popped else allocate)
-        cuts = tuple(self.rows[row].cuts for row in kept)
+        utterances = tuple(self.utterances[row] for row in rows)
+        batch = self._arrays.batch(utterances, rows, self.lengths(rows), None if self.all_popped else allocate)
+        cuts = tuple(self.rows[row].cuts for row in rows)
         return replace(batch, cuts=cuts) if any(cuts) else batch
 
 
@@ -153,7 +181,7 @@ class _Loader:
         self._wakeup = Event()
         self._probes = Prefetcher[_ProbeGroup](pool, self._wakeup.set)
         self._reads = Prefetcher[_ReadGroup](pool, self._wakeup.set)
-        self._failures: list[Settled] = []  # of probed files, not yet returned
+        self._unusable: list[Settled] = []  # probed files, not yet returned
 
     @property
     def is_full(self) -> bool:
@@ -172,9 +200,9 @@ class _Loader:
             self._read_probed()
             if (part := self._reads.poll()) is not None:
                 return self._loaded(*part)
-            if self._failures:
-                failures, self._failures = tuple(self._failures), []
-                return None, failures
+            if self._unusable:
+                unusable, self._unusable = tuple(self._unusable), []
+                return None, unusable
             stages = self._probes, self._reads
             if not any(len(stage) or (at_end and stage.has_late) for stage in stages):
                 return None
@@ -189,19 +217,17 @@ class _Loader:
         """Start to read the batches whose files are probed, if no more than `ahead` batches are being read."""
         while len(self._reads) <= self._ahead and (part := self._probes.poll()) is not None:
             group, done = part
-            self._failures += _failures(group, done, "probe")
-            if plan := [group.utterances[index] for index in done if index not in group.errors]:
+            plan = []
+            for index in done:
+                utterance, error = group.utterances[index], group.errors.get(index)
+                if error is None:
+                    plan.append(utterance)
+                else:
+                    self._unusable.append((utterance, to_failure(utterance.audio, "probe", error)))
+            if plan:
                 self._reads.submit(_ReadGroup(plan, self._format))
 
     def _loaded(self, group: _ReadGroup, done: Sequence[int]) -> Loaded:
-        silent: list[Settled] = [
-            (group.utterances[index], Hypothesis())
-            for index in done
-            if index in group.rows and group.rows[index].is_silent
-        ]
-        return group.batch(done, self._format.allocate), (*_failures(group, done, "load"), *silent)
-
-
-def _failures(group: _ProbeGroup | _ReadGroup, done: Sequence[int], stage: str) -> list[Settled]:
-    failed = ((group.utterances[index], group.errors[index]) for index in done if index in group.errors)
-    return [(utterance, to_failure(utterance.audio, stage, error)) for utterance, error in failed]
+        rows, settled = group.sort_out(done)
+        batch = group.batch(rows, self._format.allocate)
+        return batch, tuple((group.utterances[row], result) for row, result in settled)

@@ -14,7 +14,7 @@ from fastscribe.audio.media import RemoteMedium
 from fastscribe.config import Options, OutputStyle
 from fastscribe.cuda.device import host_array, short_switch_interval
 from fastscribe.pipeline.batching import Budget
-from fastscribe.pipeline.engine import Engine, dropping
+from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.executor import HostWork, Outcome, Plan
 from fastscribe.pipeline.interfaces import IDLE, Idle, ModelFacts
 from fastscribe.pipeline.loader import REMOTE_THREADS, Loaded, default_threads, load_batches
@@ -58,17 +58,20 @@ class LocalExecutor(Engine):
         self._readers = ReplacingThreadPool(options.threads or default_threads(), "read")
 
     def host_work(self, preparation: Preparation, stage: TextStage, rooms: Additions) -> HostWork:
-        return HostWork(None, local_texts(stage, rooms))
+        return HostWork(local_texts(stage, rooms))
 
     def execute(self, plans: Iterable[Plan | Idle]) -> Generator[Outcome | Idle, None, None]:
-        with closing(self.load(plans)) as batches, dropping(self), short_switch_interval(self.device):
-            while True:
-                with self.stopwatch.time("wait_for_audio"):
-                    loaded = next(batches, None)
-                yield from self.decode(loaded)
-                yield IDLE
-                if loaded is None:
-                    return
+        try:
+            with closing(self.load(plans)) as batches, short_switch_interval(self.device):
+                while True:
+                    with self.stopwatch.time("wait_for_audio"):
+                        loaded = next(batches, None)
+                    yield from self.decode(loaded)
+                    yield IDLE
+                    if loaded is None:
+                        return
+        finally:
+            self.drop()
 
     def load(self, plans: Iterable[Plan | Idle], ahead: int = BATCHES_AHEAD) -> Generator[Loaded | Idle, None, None]:
         """Yield the planned batches with their samples, in memory that copies fast to the device (loader.load_batches)."""

@@ -15,7 +15,7 @@ from typing import get_args
 import torch
 from torch import nn
 
-from fastscribe._system.malloc_tuning import disable_malloc_trim
+from fastscribe._system.process_settings import disable_malloc_trim
 from fastscribe._system.standard_streams import log_to_stderr
 from fastscribe.checkpoint.lazy_weights import float_sources
 from fastscribe.checkpoint.value import Checkpoint

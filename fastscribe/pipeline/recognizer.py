@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import torch
 
-from fastscribe._system.memory import peak_process_bytes
+from fastscribe._system.limits import peak_process_bytes
 from fastscribe._system.processors import cpu_name
 from fastscribe._system.standard_streams import log_to_stderr
 from fastscribe.checkpoint.value import Checkpoint

@@ -35,7 +35,8 @@ class RecordingsInFlight:
 
     def __init__(self, texts: Texts, progress: Progress, follow_up: VoicePrints | None) -> None:
         self.texts, self._progress, self._follow_up = texts, progress, follow_up
-        self._waiting: dict[int, tuple[int, list[DecodedUtterance]]] = {}  # by index: utterances expected, decoded
+        # By index: a recording's utterances, and those that are decoded.
+        self._waiting: dict[int, tuple[tuple[Utterance, ...], list[DecodedUtterance]]] = {}
         self._undone: dict[int, tuple[float, int]] = {}  # by index: seconds to decode, of all channels; their number
         self._audios: dict[int, AudioInfo] = {}  # by index: decoded recordings as a follow-up reads them
         self.finished: deque[Transcript | Failure] = deque()
@@ -46,6 +47,15 @@ class RecordingsInFlight:
             if isinstance(item, tuple):
                 self._undone[item[0].audio.index] = work_s(item), num_channels(item)
         return [utterance for item in items for utterance in self._expect(item)]
+
+    def take_undecoded(self) -> list[tuple[Utterance, ...]]:
+        """Return the recordings that are not decoded, without what is decoded of them. begin() takes them in again."""
+        items = [item for item, _ in self._waiting.values()]
+        self._waiting.clear()
+        for item in items:
+            undone_s, _ = self._undone[item[0].audio.index]
+            self._progress.done_s -= (work_s(item) - undone_s) / num_channels(item)
+        return items
 
     def flush(self) -> None:
         """Begin the texts of what a batch has completed."""
@@ -76,10 +86,10 @@ class RecordingsInFlight:
             return
         if index not in self._waiting:
             return
-        expected, parts = self._waiting[index]
+        item, parts = self._waiting[index]
         if not isinstance(outcome, Failure):
-            parts.append((utterance, outcome if expected == 1 else self.texts.kept(outcome)))
-            if len(parts) < expected:
+            parts.append((utterance, outcome if len(item) == 1 else self.texts.kept(outcome)))
+            if len(parts) < len(item):
                 self._count_done(index, utterance.duration_s if utterance.purpose == WORDS else 0.0)
                 return
         del self._waiting[index]
@@ -100,7 +110,7 @@ class RecordingsInFlight:
             self._count_done(item[0].audio.index, math.inf)
             self._complete(silent)
             return ()
-        self._waiting[item[0].audio.index] = len(item), silent
+        self._waiting[item[0].audio.index] = item, silent
         return tuple(utterance for utterance in item if utterance.num_samples) if silent else item
 
     def _count_done(self, index: int, duration_s: float) -> None:

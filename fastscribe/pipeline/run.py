@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import gc
 import math
+from collections import deque
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -27,16 +28,15 @@ from fastscribe.audio.failures import to_failure
 from fastscribe.audio.media import forget_media
 from fastscribe.audio.sound import close_held
 from fastscribe.config import Options
-from fastscribe.errors import DeviceFailed
 from fastscribe.pipeline import batching
 from fastscribe.pipeline.batching import in_turn
 from fastscribe.pipeline.executor import Executor, HostWork, Plan
 from fastscribe.pipeline.interfaces import IDLE, Additions, Idle
 from fastscribe.pipeline.loader import default_threads
-from fastscribe.pipeline.preparation import Preparation
+from fastscribe.pipeline.preparation import Preparation, PreparedInput
 from fastscribe.pipeline.recordings import RecordingsInFlight
 from fastscribe.pipeline.stats import Progress
-from fastscribe.pipeline.text_stage import TextStage
+from fastscribe.pipeline.text_stage import TextStage, local_texts
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.pipeline.windows import InputWindows, Window, long_s
 from fastscribe.results.formats.writers import rendered
@@ -45,7 +45,7 @@ from fastscribe.types import WORDS, Failure, Hypothesis, RenderedTranscript, Tra
 if TYPE_CHECKING:
     from fastscribe.audio.given import Inputs
     from fastscribe.checkpoint.value import Checkpoint
-    from fastscribe.results.outputs import Ledger
+    from fastscribe.results.interfaces import Ledger
 
 _BATCHES_PER_WINDOW = 64
 # Of long recordings that a CPU sorts together: 1 to 3 % slower than 64 (docs/bench/long/in-turn.json).
@@ -73,28 +73,21 @@ class Run:
         progress: Progress,
     ) -> None:
         config = model.config
-        self._is_by_phrase = options.max_utterance_s is None and config.learnt_on_short
+        is_by_phrase = options.max_utterance_s is None and config.learnt_on_short
         self._max_utterance_s = config.max_utterance_s if options.max_utterance_s is None else options.max_utterance_s
         options = replace(options, max_utterance_s=self._max_utterance_s)
-        self._config, self._tokenizer, self._options, self._rooms = config, model.tokenizer, options, rooms
-        self._progress = progress
+        self._config, self._rooms, self._progress = config, rooms, progress
         threads = options.threads or default_threads()  # more once there are URLs
         # The executor has other threads: inputs that hang or take long to probe must not keep batches from being read.
         self._preparers = ReplacingThreadPool(threads, "prepare")
-        preparation, work = self._use(executor)
-        self._inputs = InputWindows(preparation, rooms, self._preparers, progress, work.inputs)
-
-    def _use(self, executor: Executor) -> tuple[Preparation, HostWork]:
-        """Let an executor decode. Return how inputs are prepared for it."""
-        options, rooms = self._options, self._rooms
-        trusts = executor.opens_files
-        preparation = Preparation(self._config, options, self._is_by_phrase, rooms.inputs, trusts_manifests=trusts)
-        stage = TextStage(options, self._tokenizer, executor.facts, rooms.transcripts)
-        work = executor.host_work(preparation, stage, rooms)
-        texts = work.make_texts(self._preparers, self._progress.stopwatch)
-        self._executor = executor
-        self._recordings = RecordingsInFlight(texts, self._progress, rooms.follow_up)
-        return preparation, work
+        preparation = Preparation(config, options, is_by_phrase, rooms.inputs, trusts_manifests=executor.opens_files)
+        self._executor, self._stage = executor, TextStage(options, model.tokenizer, executor.facts, rooms.transcripts)
+        self._work = executor.host_work(preparation, self._stage, rooms)
+        texts = self._work.make_texts(self._preparers, progress.stopwatch)
+        self._recordings = RecordingsInFlight(texts, progress, rooms.follow_up)
+        self._inputs = InputWindows(preparation, rooms, self._preparers, progress)
+        self._windows: Iterable[Window | Idle] = ()
+        self._parts: deque[Sequence[PreparedInput]] = deque()  # of windows, that are not planned yet
 
     def close(self) -> None:
         """Drop what is in flight and stop the threads. A read in progress ends in the background."""
@@ -109,52 +102,48 @@ class Run:
 
         An error of a caller's iterator is raised at the end, after the results of the inputs before it.
         """
-        yield from self._results_of(self.windows(inputs, ledger, waits=False))
-        if self._inputs.error is not None:
-            raise self._inputs.error
+        self._windows = self._inputs.read(inputs, ledger, self._max_window_s(), self._work)
+        yield from self._results()
+        self._raise_error_of_inputs()
 
     def decoded(self) -> Iterator[Transcript | Failure]:
         """After the executor has failed: yield the results of what it has decoded, whose texts may still be in the making."""
-        self._inputs.stop()
         self._recordings.flush()
-        while True:
-            try:
-                while self._recordings.collect(wait=True):
-                    yield from self._take_finished()
-                return
-            except DeviceFailed:  # of a text that no helper makes: its recording is decoded again
-                continue
+        while self._recordings.collect(wait=True):
+            yield from self._take_finished()
 
     def rest(self, executor: Executor, last: Collection[int]) -> Iterator[Transcript | Failure]:
         """After the executor has failed: yield the results of all that has none, from another executor, in this process.
-
-        Nothing is listed twice, and positions stay: the inputs may come from stdin, and an output knows them by now.
 
         Args:
             executor: It has begun the run.
             last: Positions of recordings that may have ended a process. They come last, when all else is written.
         """
-        preparation, _ = self._use(executor)
-        self._progress.plan_again()
-        rest = self._inputs.rest(preparation, self._max_window_s(), last)
+        self._executor, self._work = executor, HostWork(local_texts(self._stage, self._rooms))
+        self._recordings.texts = self._work.make_texts(self._preparers, self._progress.stopwatch)
+        self._inputs.prepare_here()
         gc.collect()  # reference cycles hold the memory that the processes shared: up to 2 GiB a device
-        for windows in rest:
-            yield from self._results_of(windows)
+        taken = self._recordings.take_undecoded()
+        self._parts.appendleft([one for one in taken if one[0].audio.index not in last])
+        yield from self._results()
+        self._parts.append([one for one in taken if one[0].audio.index in last])
+        yield from self._results()
+        self._raise_error_of_inputs()
+
+    def _results(self) -> Iterator[Transcript | Failure]:
+        yield from self._transcribe(self._with_follow_ups(self._plan_windows()))
+        yield from self._transcribe(self.plan(self._recordings.utterances_to_follow_up()))
+
+    def _raise_error_of_inputs(self) -> None:
         if self._inputs.error is not None:
             raise self._inputs.error
 
-    def _results_of(self, windows: Iterable[Window | Idle]) -> Iterator[Transcript | Failure]:
-        yield from self._transcribe(self._with_follow_ups(self._plan_windows(windows)))
-        yield from self._transcribe(self.plan(self._recordings.utterances_to_follow_up()))
+    def windows(self, inputs: Inputs, ledger: Ledger | None, dry: bool = False) -> Generator[Window | Idle, None, None]:
+        """Return the inputs, probed and split into utterances, in windows that are sorted together. Callable once.
 
-    def windows(
-        self, inputs: Inputs, ledger: Ledger | None, dry: bool = False, waits: bool = True
-    ) -> Generator[Window | Idle, None, None]:
-        """Yield the inputs, probed and split into utterances, in windows that are sorted together. Callable once.
-
-        `dry` is for an estimate. As InputWindows.read().
+        `dry` is for an estimate. As InputWindows.read(), but the caller waits for each window.
         """
-        return self._inputs.read(inputs, ledger, self._max_window_s(), dry, waits)
+        return self._inputs.read(inputs, ledger, self._max_window_s(), self._work._replace(wake=None), dry)
 
     def plan(self, utterances: Iterable[Utterance]) -> Iterator[tuple[Utterance, ...]]:
         """Yield batches of the utterances, longest first, within the executor's budget; then those for the other models."""
@@ -167,10 +156,11 @@ class Run:
         """Return the utterance's length in encoder frames."""
         return self._config.num_frames(utterance.duration_s)
 
-    def _plan_windows(self, windows: Iterable[Window | Idle]) -> Iterator[tuple[Utterance, ...] | Idle]:
+    def _plan_windows(self) -> Iterator[tuple[Utterance, ...] | Idle]:
         """Yield batches of each window's utterances, and in a pause of those for other models."""
+        yield from self._plan_parts()
         last_plan_at = perf_counter()
-        for window in windows:
+        for window in self._windows:
             if window is IDLE:
                 yield IDLE
                 if perf_counter() - last_plan_at < _IDLE_S:  # else each utterance would be a batch of its own
@@ -179,8 +169,12 @@ class Run:
                 yield from self.plan(self._recordings.utterances_to_follow_up())
                 continue
             last_plan_at = perf_counter()
-            for part in self.parts(window):
-                yield from self.plan(self._recordings.begin(part))
+            self._parts.extend(self.parts(window))
+            yield from self._plan_parts()
+
+    def _plan_parts(self) -> Iterator[tuple[Utterance, ...]]:
+        while self._parts:
+            yield from self.plan(self._recordings.begin(self._parts.popleft()))
 
     def _with_follow_ups(self, plans: Iterable[Plan | Idle]) -> Iterator[Plan | Idle]:
         """Yield the batches, and before each one those for other models, once these fill a batch or keep much in memory."""
@@ -228,8 +222,7 @@ class Run:
         """Yield the finished recordings, counted, each once."""
         for result in self._recordings.take_finished():
             self._executor.release(result.index)
-            self._inputs.finish(result.index)
-            result = self._made(result)
+            result = self._made(self._inputs.finish(result))
             self._progress.count(result)
             yield result
 

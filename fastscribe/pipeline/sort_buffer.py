@@ -130,6 +130,11 @@ class SortBuffer(Generic[S, T]):
         with self._lock:
             return len(self._items), self._items_s, self._is_all_in() and not self._prefetcher.has_late
 
+    def prepare_here(self, prepare: Callable[[S], T | None]) -> None:
+        """Let threads prepare what no group has begun to, and wait for items from now on."""
+        with self._lock:
+            self._group, self._chunk, self._wake = partial(PreparationGroup[S, T], prepare), 1, None
+
     def close(self) -> None:
         """Drop the items and stop the thread, at the latest when the source yields its next item.
 

@@ -122,10 +122,6 @@ class Progress:
             self.gaps += len(result.gaps)
             self.gap_s += sum(gap.end_s - gap.start_s for gap in result.gaps)
 
-    def plan_again(self) -> None:
-        """Count what has no result as not planned."""
-        self.planned_files, self.planned_s, self.done_s = self.files, self.audio_s, self.audio_s
-
 
 @dataclass(frozen=True)
 class RunStats:

@@ -5,11 +5,10 @@ A manifest row that states its duration becomes an utterance unopened; the execu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from fastscribe.audio.given import all_of, sources
@@ -21,12 +20,12 @@ from fastscribe.pipeline.preparation import Preparation, PreparedInput, release
 from fastscribe.pipeline.sort_buffer import SortBuffer
 from fastscribe.pipeline.stats import Progress
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
-from fastscribe.types import Failure, Source
+from fastscribe.types import Failure, RenderedTranscript, Source, Transcript
 
 if TYPE_CHECKING:
     from fastscribe.audio.given import Inputs
-    from fastscribe.pipeline.workers.inputs import HelperInputs
-    from fastscribe.results.outputs import Ledger
+    from fastscribe.pipeline.executor import HostWork
+    from fastscribe.results.interfaces import Ledger
 
 Window = list[PreparedInput]
 
@@ -45,7 +44,6 @@ class InputWindows:
         rooms: Gives inputs what their results are made of, and decides on those that are not done.
         preparers: Threads that prepare. The first URL makes them more, unless the options say how many.
         progress: Counts what is found, skipped and queued.
-        elsewhere: Prepares inputs instead of the threads; None: the threads do.
     """
 
     def __init__(
@@ -54,86 +52,44 @@ class InputWindows:
         rooms: Additions,
         preparers: ReplacingThreadPool,
         progress: Progress,
-        elsewhere: HelperInputs | None = None,
     ) -> None:
         self.error: Exception | None = None
         self._preparation, self._options, self._rooms = preparation, preparation.options, rooms
-        self._elsewhere = elsewhere
         self._preparers, self._progress = preparers, progress
         self._buffer: SortBuffer[Source | Failure, PreparedInput] | None = None
-        self._unfinished: UnfinishedInputs | None = None  # of inputs that are prepared elsewhere
+        # By position, of inputs without a result: the caller's keys, which need not be such as travel between processes.
+        self._keys: dict[int, Any] = {}
         self._last_data = 0  # id of the memory that the last source holds
         self._num_done = 0  # inputs that an earlier run has done, of those that are prepared elsewhere
 
-    def stop(self) -> None:
-        """Stop the thread that iterates over the sources, which stay open for rest()."""
+    def close(self) -> None:
+        """Stop the thread that iterates over the sources, and close them."""
         if self._buffer is not None:
             self._buffer.close()
             self._buffer = None
 
-    def close(self) -> None:
-        """Stop that thread for good, and close the sources."""
-        self.stop()
-        if self._unfinished is not None:
-            self._unfinished.close()
-
     def read(
-        self, inputs: Inputs, ledger: Ledger | None, max_window_s: float, dry: bool = False, waits: bool = True
+        self, inputs: Inputs, ledger: Ledger | None, max_window_s: float, work: HostWork, dry: bool = False
     ) -> Generator[Window | Idle, None, None]:
-        """Yield the inputs, probed and split into utterances, in windows that are sorted together. Callable once.
+        """Return the inputs, probed and split into utterances, in windows that are sorted together. Callable once.
 
         Args:
             inputs: As Transcriber.transcribe().
             ledger: Decides which inputs belong to the run.
             max_window_s: Seconds of audio that fill a window.
+            work: Says whether other processes prepare inputs instead of the threads. If it wakes the caller, who waits for
+                that, IDLE comes at once while no window is ready.
             dry: Estimate only: hold no recording, and believe every duration that a manifest states. Otherwise each
                 recording is read as a whole if several models see it.
-            waits: False: yield IDLE at once where inputs are prepared elsewhere; the caller waits to be woken.
         """
-        options, progress = self._options, self._progress
+        progress = self._progress
         repeats = None if ledger is None else progress.repeats  # without a ledger each input gets a result
         found = self._with_threads(sources(self._until_error(inputs), progress.left_out, repeats))
-        expected = expected_sources(found, ledger, options, self._rooms.attach)
+        expected = expected_sources(found, ledger, self._options, self._rooms.attach)
         self._preparation = replace(self._preparation, dry=dry)
-        if self._elsewhere is not None:
-            self._unfinished = UnfinishedInputs(self._undone(expected, ledger))
-            expected = self._unfinished.read()
-        yield from self._windows(expected, partial(self._prepare, ledger, self._preparation), max_window_s, waits)
-
-    def finish(self, index: int) -> None:
-        """Note that the input at a position has its result."""
-        if self._unfinished is not None:
-            self._unfinished.finish(index)
-
-    def rest(
-        self, preparation: Preparation, max_window_s: float, last: Collection[int]
-    ) -> Iterator[Generator[Window | Idle, None, None]]:
-        """Return windows of the inputs without a result, which threads prepare now; then, apart, windows of those at `last`.
-
-        Args:
-            preparation: Prepares them.
-            max_window_s: As for read().
-            last: Positions of inputs.
-        """
-        assert self._unfinished is not None
-        self.stop()
-        self._preparation, self._elsewhere = preparation, None
-        taken = self._unfinished.stop()
-        others = self._unfinished.read([one for one in taken if one.index not in last])
-        rest = (others, (one for one in taken if one.index in last))
-        return (self._windows(inputs, preparation.prepare, max_window_s, waits=True) for inputs in rest)
-
-    def _windows(
-        self,
-        sources: Generator[Source | Failure, None, None],
-        prepare: Callable[[Source | Failure], PreparedInput | None],
-        max_window_s: float,
-        waits: bool,
-    ) -> Generator[Window | Idle, None, None]:
-        progress, elsewhere = self._progress, self._elsewhere
         self._buffer = SortBuffer(
-            sources,
-            prepare,
+            expected if work.group is None else self._undone(expected, ledger),
+            partial(self._prepare, ledger),
             duration_s,
             self._preparers,
             self._options.window,
@@ -141,18 +97,40 @@ class InputWindows:
             self._added_bytes,
             MAX_WINDOW_BYTES,
             expected_s=_EXPECTED_S if self._preparation.holds else 0.0,
-            group=None if elsewhere is None else elsewhere.group,
-            chunk=1 if elsewhere is None else elsewhere.chunk,
-            wake=None if elsewhere is None or waits else elsewhere.wake,
+            group=work.group,
+            chunk=work.chunk,
+            wake=work.wake,
         )
-        with closing(self._buffer):
-            for window in self._buffer:
+        return self._windows(self._buffer)
+
+    def _windows(self, buffer: SortBuffer[Source | Failure, PreparedInput]) -> Generator[Window | Idle, None, None]:
+        progress = self._progress
+        with closing(buffer):
+            for window in buffer:
                 if window is not IDLE:
                     progress.planned_files += len(window)
                     progress.planned_s += sum(map(duration_s, window))
                 self.count_queued()
                 yield window
         self.count_queued()
+
+    def prepare_here(self) -> None:
+        """Let threads prepare from now on, because the processes that did have failed."""
+        if self._buffer is not None:
+            self._buffer.prepare_here(self._preparation.prepare)
+
+    def finish(self, result: Transcript | Failure) -> Transcript | Failure:
+        """Return the result of an input with the caller's key."""
+        key = self._keys.pop(result.index, None)
+        if key is None:
+            return result
+        if isinstance(result, Failure):
+            return replace(result, given_key=key)
+        audio = replace(result.audio, given_key=key)
+        if isinstance(result, RenderedTranscript):
+            result.set_audio(audio)
+            return result
+        return replace(result, audio=audio)
 
     def count_queued(self) -> None:
         """Count what is read and waits for the model."""
@@ -188,18 +166,22 @@ class InputWindows:
             if ledger is not None and ledger.is_done(source):
                 self._num_done += 1
             else:
-                yield self._filtered(source)
+                yield self._begun(source)
 
-    def _prepare(
-        self, ledger: Ledger | None, preparation: Preparation, source: Source | Failure
-    ) -> PreparedInput | None:
+    def _prepare(self, ledger: Ledger | None, source: Source | Failure) -> PreparedInput | None:
         """Prepare one input. Return None if an earlier run has done it. Called from several threads."""
         if ledger is not None and ledger.is_done(source):
             return None
-        return preparation.prepare(self._filtered(source))
+        return self._preparation.prepare(self._begun(source))
 
-    def _filtered(self, source: Source | Failure) -> Source | Failure:
-        """Return an input as a room has it; after the ledger, to which a row is the same with another language."""
+    def _begun(self, source: Source | Failure) -> Source | Failure:
+        """Return an input as it is prepared: without the caller's key, and as a room has it.
+
+        That is after the ledger, to which a row is the same with another language.
+        """
+        if source.given_key is not None:
+            self._keys[source.index] = source.given_key
+            source = replace(source, given_key=None)
         if self._rooms.filter is None or isinstance(source, Failure):
             return source
         kept = self._rooms.filter.apply(source)
@@ -246,82 +228,3 @@ def work_s(item: PreparedInput) -> float:
 def long_s(item: PreparedInput) -> float:
     """Return work_s() of a recording of several utterances, which is finished late; 0 of another."""
     return 0.0 if isinstance(item, Failure) or len(item) <= num_channels(item) else work_s(item)
-
-
-# The inputs of a run that have no result yet, for the case that the processes which prepare them fail.
-
-
-class UnfinishedInputs:
-    """The inputs of a run that have no result yet: another reader goes on with them if the processes that prepare them fail.
-
-    The source is read once only: it may be stdin, and it numbers, counts and checks each input as it passes.
-
-    Args:
-        sources: All that the run has to do.
-    """
-
-    def __init__(self, sources: Generator[Source | Failure, None, None]) -> None:
-        self._sources = sources
-        self._taken: dict[int, Source | Failure] = {}  # by position, without a result
-        self._late: list[Source | Failure] = []  # that came to a reader which had been stopped
-        self._error: BaseException | None = None  # what the source has raised: each reader gets it
-        self._reader = 0
-        self._is_closed = False
-        self._turn = Lock()  # of the source, which may block
-        self._lock = Lock()  # of the rest
-
-    def finish(self, index: int) -> None:
-        """Note that an input has its result."""
-        self._taken.pop(index, None)
-
-    def stop(self) -> list[Source | Failure]:
-        """Stop the reader, which may wait for the source. Return what it has taken and what has no result, in order."""
-        with self._lock:
-            self._reader += 1
-            return [source for _, source in sorted(self._taken.items())]
-
-    def close(self) -> None:
-        """Close the source now, or if another thread waits for its next input, once that has come."""
-        self._is_closed = True
-        if self._turn.acquire(blocking=False):
-            try:
-                self._sources.close()
-            finally:
-                self._turn.release()
-
-    def read(self, again: Iterable[Source | Failure] = ()) -> Generator[Source | Failure, None, None]:
-        """Yield `again`, then what no one has taken. One reader at a time. The source outlives it: close() ends that."""
-        reader = self._reader
-        yield from again
-        while (source := self._next(reader)) is not None:
-            yield source
-
-    def _next(self, reader: int) -> Source | Failure | None:
-        """Return the next input; None: there is none, or the reader is stopped."""
-        with self._turn:
-            source = self._from_source(reader)
-            if self._is_closed:  # meanwhile
-                self._sources.close()
-                return None
-            return source
-
-    def _from_source(self, reader: int) -> Source | Failure | None:
-        if self._is_closed or reader != self._reader:
-            return None
-        if self._late:
-            return self._late.pop()
-        if self._error is not None:
-            raise self._error
-        try:
-            source = next(self._sources, None)
-        except BaseException as error:
-            self._error = error
-            raise
-        if source is None:
-            return None
-        with self._lock:
-            self._taken[source.index] = source
-            if reader == self._reader:
-                return source
-            self._late.append(source)
-            return None

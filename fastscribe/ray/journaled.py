@@ -22,8 +22,8 @@ from fastscribe.ray.library import ray_library
 from fastscribe.ray.rows import find_path_column, to_source
 from fastscribe.ray.run import RayTranscriber
 from fastscribe.ray.worker import Setup
+from fastscribe.results.interfaces import OutputRun
 from fastscribe.results.output import JournaledOutput, open_journaled
-from fastscribe.results.outputs import OutputRun
 from fastscribe.transcriber import run_stats
 from fastscribe.types import Failure, Source
 
@@ -106,7 +106,8 @@ def transcribe(
         stats = run_stats(transcriber, perf_counter() - start, price_per_hour)
         skipped, totals = transcriber.progress.skipped, target.totals()._asdict()
         stats = replace(stats, skipped=skipped, failed_before=target.ledger.failed_before, totals=totals)
-        target.write_report((json.dumps(stats.to_json(), indent=2) + "\n").encode())
+        content = (json.dumps(stats.to_json(), indent=2) + "\n").encode()
+        target.write_report(content, is_idle=not stats.files)
     for error in target.not_made:
         say(f"{error.filename}: not written: {error.strerror}; the row is there, and the next run tries again")
     return stats

@@ -41,7 +41,7 @@ from fastscribe.ray.worker import (
     Undone,
     look,
 )
-from fastscribe.results.outputs import Ledger
+from fastscribe.results.interfaces import Ledger
 from fastscribe.rooms import paths_in
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Failure, Transcript

@@ -18,7 +18,7 @@ from fastscribe.report.transcribe_page import RunPage
 if TYPE_CHECKING:
     from fastscribe.cli.run_part import TranscribeJob
     from fastscribe.pipeline.stats import RunStats
-    from fastscribe.results.outputs import OutputRun
+    from fastscribe.results.interfaces import OutputRun
     from fastscribe.transcriber import Transcriber
     from fastscribe.types import Failure, Transcript
 
@@ -52,9 +52,10 @@ class PagePart(RunPart):
             self._page.recorder.result(written)
 
     def finished(self, job: TranscribeJob, stats: RunStats, quiet: bool) -> int:
-        """Write the page of a run that has finished. Raises OutputError."""
-        if self._page is not None:
-            self._page.write(stats)
+        """Write the page of a run that has finished; one that did nothing leaves an earlier page. Raises OutputError."""
+        page = self._page
+        if page is not None and (stats.files or not page.path.exists() or not page.path.stat().st_size):
+            page.write(stats)
         return 0
 
     def _path_of(self, output: OutputRun) -> Path:

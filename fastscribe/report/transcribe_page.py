@@ -33,7 +33,7 @@ class RunPage:
     """
 
     def __init__(self, path: Path, job: TranscribeJob, transcriber: Transcriber) -> None:
-        self._path, self._job, self._transcriber = path, job, transcriber
+        self.path, self._job, self._transcriber = path, job, transcriber
         self._started = datetime.now().astimezone().isoformat(" ", "seconds")
         self.recorder = RunRecorder()
         transcriber.watcher = self.recorder.batch
@@ -64,7 +64,7 @@ class RunPage:
             "report": stats.to_json() | {"skipped": transcriber.progress.skipped},
             "recorded": self.recorder.data(),
         }
-        write_page(self._path, render(run))
+        write_page(self.path, render(run))
 
 
 def command_line(arguments: Sequence[str]) -> str:

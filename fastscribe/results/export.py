@@ -19,10 +19,10 @@ import numpy as np
 from fastscribe._system.file_kinds import status_of
 from fastscribe.config import OutputStyle
 from fastscribe.errors import ManifestError, UsageError
+from fastscribe.results.interfaces import OutputRun
 from fastscribe.results.journal import Journal, read_header
 from fastscribe.results.names import Names
-from fastscribe.results.output import JournaledOutput, open_journaled
-from fastscribe.results.outputs import OutputRun
+from fastscribe.results.output import JournaledOutput, open_journaled, with_earlier_names
 from fastscribe.results.paths import journals_in
 from fastscribe.results.repair import edited_rows
 from fastscribe.results.result_files import file_formats
@@ -33,15 +33,23 @@ from fastscribe.types import Failure, Samples, Source, Transcript
 
 
 class Exported(NamedTuple):
-    """Numbers of results. `made`: of those that got files; `failed`: recordings that failed, of which only JSON is made."""
+    """Numbers of results, and of files.
+
+    Attributes:
+        results: All results.
+        made: Those that got files.
+        failed: Recordings that failed, of which only JSON is made.
+        kept: Files that stay as they are, because someone has edited them.
+    """
 
     results: int = 0
     made: int = 0
     failed: int = 0
+    kept: int = 0
 
     def plus(self, is_made: bool, has_failed: bool) -> Exported:
         """Return the numbers with another result."""
-        return Exported(self.results + 1, self.made + is_made, self.failed + has_failed)
+        return Exported(self.results + 1, self.made + is_made, self.failed + has_failed, self.kept)
 
 
 def export_in_place(directory: Path, style: OutputStyle, say: Callable[[str], object] = print) -> Exported:
@@ -65,9 +73,8 @@ def export_in_place(directory: Path, style: OutputStyle, say: Callable[[str], ob
         runs = journals_in(directory)
         for paths in runs:
             storage = FolderStorage(directory, paths.shard)
-            outputs.append(
-                opened.enter_context(JournaledOutput(storage, OutputRun(style, None, paths.shard), say, names))
-            )
+            run = with_earlier_names(OutputRun(style, None, paths.shard, place=directory))
+            outputs.append(opened.enter_context(JournaledOutput(storage, run, say, names)))
             journals.append(outputs[-1].journal)
         for output, paths in zip(outputs, runs, strict=True):
             try:
@@ -77,7 +84,22 @@ def export_in_place(directory: Path, style: OutputStyle, say: Callable[[str], ob
                 raise edited_rows(paths.rows) from error
     for problem in (one for output in outputs for one in output.not_made):
         raise problem
-    return exported
+    return exported._replace(kept=sum(output.num_kept for output in outputs))
+
+
+def style_of(style: OutputStyle, places: Iterable[Path]) -> OutputStyle:
+    """Return a style with the names of speakers that the first of some folders was given, unless it has names itself.
+
+    Args:
+        style: The style.
+        places: Folders, or rows in folders.
+    """
+    for place in places:
+        folder = place if place.is_dir() else place.parent
+        for paths in journals_in(folder) if folder.is_dir() else ():
+            if place in (folder, paths.rows):
+                style = with_earlier_names(OutputRun(style, None, paths.shard, place=folder)).style
+    return style
 
 
 def stored_results(
@@ -145,7 +167,7 @@ def export_to_folder(
             exported = exported.plus(not is_done and gets_files, has_failed)
     for error in output.not_made:
         raise error
-    return exported._replace(made=exported.made + output.files.num_made_again)
+    return exported._replace(made=exported.made + output.files.num_made_again, kept=output.num_kept)
 
 
 def _source(result: Transcript | Failure, row: ResultRow) -> Source:

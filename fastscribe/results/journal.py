@@ -156,7 +156,7 @@ class Journal:
         layouts: What the numbers of its layouts stand for.
         header: The fingerprint of the runs that wrote it; None: there is none yet.
         num_synced: Entries from the first on whose files are durable.
-        facts: What the last run stated.
+        facts: What its runs stated, by name; of each the last that was stated.
         end: Where its last whole line ends, in bytes.
         own: Names of the run's own files or objects, in the groups in which they are to be removed.
     """
@@ -273,7 +273,7 @@ def read_journal(path: Path, own: Iterable[tuple[str, ...]] = ()) -> Journal:
             elif line == SYNCED:
                 num_synced = num_entries
             elif (stated := _stated(line)) is not None:
-                facts = stated
+                facts = {**facts, **stated}
             else:
                 break
             at += len(line)
@@ -298,7 +298,7 @@ class LastRun(NamedTuple):
     """What a journal says of the runs that wrote it."""
 
     header: Mapping[str, Any]  # their fingerprint
-    facts: Mapping[str, Any]  # what the last one stated
+    facts: Mapping[str, Any]  # what they stated, by name; of each the last that was stated
 
 
 def last_run(lines: Iterable[bytes], where: Path | str) -> LastRun:
@@ -307,7 +307,7 @@ def last_run(lines: Iterable[bytes], where: Path | str) -> LastRun:
     header = parse_header(next(found, b""), where)
     facts: Mapping[str, Any] = {}
     for line in found:
-        facts = (_stated(line) if line.startswith(_RUN_START) else None) or facts
+        facts = {**facts, **((_stated(line) if line.startswith(_RUN_START) else None) or {})}
     return LastRun(header, facts)
 
 

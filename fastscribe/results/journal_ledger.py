@@ -16,9 +16,9 @@ from fastscribe._system.url_secrets import unsigned
 from fastscribe._system.urls import is_url
 from fastscribe.audio.failures import relative_id
 from fastscribe.audio.media import LocalFile, medium_of
+from fastscribe.results.interfaces import NUM_FAILED, Ledger
 from fastscribe.results.journal import Journal, PendingInput
 from fastscribe.results.moved import Moved
-from fastscribe.results.outputs import Ledger
 from fastscribe.results.result_files import ResultFiles
 from fastscribe.results.shards import Shard
 from fastscribe.types import Failure, Samples, Source
@@ -103,6 +103,8 @@ class JournalLedger(Ledger):
             self._take_over(entry_index, pending, source.index)
         with self.lock:
             self.failed_before += failed
+            if failed and len(self.first_failed) < NUM_FAILED:
+                self.first_failed.append(source.path)
             self.mark_done(source.index)
         return True
 

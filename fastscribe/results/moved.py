@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import NamedTuple
@@ -15,11 +16,12 @@ from fastscribe.types import Source
 
 _FEW = 256  # inputs that are looked at
 _MANY = 100_000  # lines of the journal in which they are sought
-UNKNOWN = "OLD"
+_UNKNOWN = "OLD"
+_NOTHING = "none"  # as --moved has it
 
 
 class Moved(NamedTuple):
-    """Where recordings were, and where they are: absolute paths, or URLs."""
+    """Where recordings were, and where they are: absolute paths, or URLs. Both are "" if nothing has moved."""
 
     old: str
     new: str
@@ -27,10 +29,19 @@ class Moved(NamedTuple):
     @classmethod
     def of(cls, text: str) -> Moved:
         """Return the value of --moved. Raises UsageError."""
+        if text == _NOTHING:
+            return cls("", "")
         old, equals, new = text.partition("=")
         if not (equals and old and new):
-            raise UsageError(f"--moved {text}: not OLD=NEW, the folder's path when its results were made and now")
+            raise UsageError(
+                f"--moved {text}: not OLD=NEW, the folder's path when its results were made and now, or {_NOTHING}"
+            )
         return cls(*(one.rstrip("/") if is_url(one) else os.path.abspath(one) for one in (old, new)))
+
+    def __str__(self) -> str:
+        if self.old != _UNKNOWN:
+            return f"--moved {shlex.quote('='.join(self))}"
+        return f"--moved {shlex.quote('='.join(self))} (with the folder in which they were as {_UNKNOWN})"
 
     def before(self, identity: str) -> str | None:
         """Return where a recording was; None if it is not below the new place."""
@@ -38,24 +49,64 @@ class Moved(NamedTuple):
         return self.old + rest if rest != identity and rest[:1] in ("/", os.sep) else None
 
 
-def find_moved(
-    journal: Journal, key_of: Callable[[Source], int], read_row: Callable[[int, int], bytes], inputs: Iterable[object]
-) -> tuple[Moved, int] | None:
-    """Return what --moved should say, and the number of results that it takes over as far as this is looked into.
+def moved_line(
+    where: str,
+    given: Moved | None,
+    journal: Journal,
+    key_of: Callable[[Source, str | None], int],
+    read_row: Callable[[int, int], bytes],
+    inputs: Iterable[object],
+) -> str:
+    """Return why a run should stop: results seem to be of its inputs when they were elsewhere, or --moved finds none of them.
 
-    None: most of the first inputs have results, or no others have their names and sizes, or those are still there. The old
-    place is UNKNOWN where rows name it by a path that counts from their list.
+    Return "" if most of the first inputs have results, or if nothing is known of the others under any other path.
 
     Args:
+        where: The output folder or URL.
+        given: The value of --moved.
         journal: Results of earlier runs.
-        key_of: Returns an input's key.
+        key_of: Returns an input's key, and the key that it had at another path.
         read_row: Reads a row, by its offsets.
-        inputs: Sources and Failures, in order; a few are taken.
+        inputs: Sources and Failures of this run, in order; a few are taken.
     """
-    sources = _first_files(inputs)
-    new = [one for one in sources if not journal.has_result(key_of(one))]
-    if journal.path is None or not new or 2 * len(new) <= len(sources):
-        return None
+    files = (one for one in inputs if isinstance(one, Source) and isinstance(one.file, str))
+    sources = list(islice(files, _FEW))
+    new = [one for one in sources if not journal.has_result(key_of(one, None))]
+    if given == Moved.of(_NOTHING) or journal.path is None or 2 * len(new) <= len(sources):
+        return ""
+
+    def is_known(source: Source, moved: Moved) -> bool:
+        old = moved.before(os.path.abspath(str(source.file)))
+        return old is not None and journal.has_result(key_of(source, old))
+
+    if given is not None and any(is_known(one, given) for one in new):
+        return ""
+    found = _find_moved(journal, read_row, new, is_known, given is not None)
+    if given is not None:
+        near = f"did you mean {found}?" if found else f"--moved {_NOTHING} decodes them"
+        return f"{given}: takes over no result in {where}, so nothing is decoded: {near}"
+    if found is None:
+        return ""
+    place = "that were elsewhere" if found.old == _UNKNOWN else f"in {found.old}, which is gone"
+    return (
+        f"{where}: holds results of recordings {place}, with the names and sizes of these inputs, so nothing is decoded: "
+        f"{found} takes the results over, --moved {_NOTHING} decodes all again"
+    )
+
+
+def _find_moved(
+    journal: Journal,
+    read_row: Callable[[int, int], bytes],
+    new: list[Source],
+    is_known: Callable[[Source, Moved], bool],
+    may_be_there: bool,
+) -> Moved | None:
+    """Return what --moved should say for most of the `new` inputs; None if too few results have their names and sizes.
+
+    None too if those recordings are still there, unless they `may_be_there`. The old place is _UNKNOWN if rows name it by a
+    path that counts from their list, or were taken over from a third place.
+    """
+    assert journal.path is not None
     wanted: dict[tuple[str, int | None], Source] = {
         (one.id, os.path.getsize(str(one.file))): one for one in new if os.path.isfile(str(one.file))
     }
@@ -67,26 +118,12 @@ def find_moved(
         return None
     entry, source = found[0]
     stated, path = str(json.loads(read_row(entry.begin, entry.end)).get("audio_filepath")), str(source.file)
-    if source.row is not None and not os.path.isabs(stated):  # relative to its list, which may have been anywhere
-        moved = _folders(os.path.join(os.sep, UNKNOWN, stated), os.path.abspath(path))
-        return None if moved is None else (Moved(UNKNOWN, moved.new), len(found))
-    old = os.path.abspath(stated)
+    is_relative = source.row is not None and not os.path.isabs(stated)  # to its list, which may have been anywhere
+    old = os.path.join(os.sep, _UNKNOWN, stated) if is_relative else os.path.abspath(stated)
     moved = _folders(old, os.path.abspath(path))
-    return None if moved is None or os.path.exists(old) else (moved, len(found))
-
-
-def takes_nothing(
-    moved: Moved, journal: Journal, key_of: Callable[[Source, str | None], int], inputs: Iterable[object]
-) -> bool:
-    """Return True if some of the first inputs have no results, and `moved` finds none for any of them."""
-    new = [one for one in _first_files(inputs) if not journal.has_result(key_of(one, None))]
-    before = ((one, moved.before(os.path.abspath(str(one.file)))) for one in new)
-    return bool(new) and not any(old is not None and journal.has_result(key_of(one, old)) for one, old in before)
-
-
-def _first_files(inputs: Iterable[object]) -> list[Source]:
-    """Return those of the first inputs that are files here."""
-    return [one for one in islice(inputs, _FEW) if isinstance(one, Source) and isinstance(one.file, str)]
+    if moved is None or (os.path.exists(old) and not may_be_there):
+        return None
+    return moved if not is_relative and is_known(source, moved) else moved._replace(old=_UNKNOWN)
 
 
 def _folders(old: str, new: str) -> Moved | None:

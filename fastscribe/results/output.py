@@ -6,10 +6,11 @@ command goes on where the last run stopped: the ledger knows what is done, and f
 
 from __future__ import annotations
 
-import shlex
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
+from functools import partial
 from itertools import compress
 from pathlib import Path
 from time import monotonic, sleep
@@ -21,8 +22,10 @@ from fastscribe._system.file_kinds import InTheWay
 from fastscribe._system.safe_open import safe_open
 from fastscribe._system.urls import is_url
 from fastscribe.audio.inputs import expand
+from fastscribe.config import SpeakerNames
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.results.committer import Committer, is_ours
+from fastscribe.results.interfaces import Ledger, OutputRun
 from fastscribe.results.journal import (
     NO_STATE,
     Entry,
@@ -34,16 +37,16 @@ from fastscribe.results.journal import (
 )
 from fastscribe.results.journal import last_run as last_run_in
 from fastscribe.results.journal_ledger import JournalLedger, key_of
-from fastscribe.results.moved import UNKNOWN, find_moved, takes_nothing
+from fastscribe.results.moved import moved_line
 from fastscribe.results.names import Names
-from fastscribe.results.outputs import Ledger, OutputRun
 from fastscribe.results.paths import Paths, in_the_way
 from fastscribe.results.result_files import ResultFiles, file_formats
 from fastscribe.results.shards import Shard
 from fastscribe.results.storage import ROWS, Finish, Item, NewFile, Storage
 from fastscribe.results.stored import NotAResult
-from fastscribe.types import BoolArray, Failure, Transcript
+from fastscribe.types import BoolArray, Failure, Source, Transcript
 
+_NAMES = "speaker_names"  # in what a journal's runs state
 _REMOVED_AT_ONCE = 1000
 _REMOVE_TIMEOUT_S = 5.0  # until another shard of this run must have removed what both find
 
@@ -82,6 +85,7 @@ class JournaledOutput:
         self._storage, self._run, self._say = storage, run, say
         self._new = Totals()
         self._report: bytes | None = None
+        self._earlier_report = b""
         self._is_closed = False
         try:
             self.journal = self._open(run)
@@ -140,7 +144,10 @@ class JournaledOutput:
         if run.overwrite:
             self._shards = _overwrite(storage, run, self._shards, self._say)
         _check_sharding(storage, run.shard, self._shards)
-        return storage.open(run.header, run.facts, self._say)
+        with suppress(FileNotFoundError):
+            self._earlier_report = storage.read(Paths(Path(), run.shard.suffix).report.name)  # which open() removes
+        names = run.style.speaker_names
+        return storage.open(run.header, {**run.facts, **({} if names is None else _stated(names))}, self._say)
 
     def _names_of_all(self, run: OutputRun) -> Names:
         """Return what gives names, which knows those of all shards."""
@@ -175,25 +182,8 @@ class JournaledOutput:
         self._new = self._new.plus(made.entry)
 
     def moved_line(self, inputs: Iterable[object]) -> str:
-        """Return a line if the results seem to be of these inputs when they were elsewhere, or if --moved finds none of them.
-
-        "": neither. Raises OSError.
-        """
-        if (given := self._run.moved) is not None:
-            if not takes_nothing(given, self.journal, key_of, inputs):
-                return ""
-            return f"--moved {'='.join(given)}: no result here is of an input that was in {given.old}: all are decoded"
-        found = find_moved(self.journal, key_of, lambda begin, end: self._storage.read(ROWS, begin, end), inputs)
-        if found is None:
-            return ""
-        moved, number = found
-        is_unknown = moved.old == UNKNOWN
-        where = "of a list that was elsewhere" if is_unknown else f"in {moved.old}, which is gone"
-        return (
-            f"{self._storage.where}: holds results of recordings {where}, and {number:,} of the first inputs have their "
-            f"names and sizes: --moved {shlex.quote('='.join(moved))} takes these results over"
-            f"{f', with the folder of that list as {UNKNOWN}' if is_unknown else ''}; without it they are decoded again"
-        )
+        """Return why the run should stop, as moved.moved_line(). Raises OSError."""
+        return _moved_line(self._storage, self._run, self.journal, inputs)
 
     def make_files(self) -> Iterator[tuple[bool, bool]]:
         """Make the files that earlier results lack, in the journal's order. Yield whether each got one, and whether it failed.
@@ -260,6 +250,11 @@ class JournaledOutput:
         return f"{self._storage.where.rstrip('/')}/{file}"
 
     @property
+    def num_kept(self) -> int:
+        """How many files stay as they are, because someone has edited them."""
+        return len(self._committer.kept)
+
+    @property
     def facts(self) -> Mapping[str, Any]:
         """What the run states, as the journal keeps it."""
         return self._run.facts
@@ -282,9 +277,16 @@ class JournaledOutput:
             not_given=int((is_counted & ~journal.is_in_this_run).sum()),
         )
 
-    def write_report(self, content: bytes) -> None:
-        """Have `close` write the report last and durably: `merge` takes it as proof that the run is complete."""
-        self._report = content
+    def write_report(self, content: bytes, *, is_idle: bool = False) -> None:
+        """Have `close` write the report last and durably: `merge` takes it as proof that the run is complete.
+
+        Args:
+            content: The report.
+            is_idle: The run has transcribed nothing. An earlier report stays, with the numbers of the run that did the work, if
+                it counts the results that are here.
+        """
+        is_kept = is_idle and _counts_in(self._earlier_report) == _counts_in(content)
+        self._report = self._earlier_report if is_kept else content
 
     def _drop_old_failures(self) -> None:
         """Drop inputs that never were recordings and are not among this run's: a manifest's row, corrected."""
@@ -296,6 +298,14 @@ class JournaledOutput:
             files = [NewFile(f"{old.name}.{format}", None, crcs) for format, crcs in former.items()]
             entry = old._replace(state=NO_STATE, begin=0, end=0, files={}, former=former)
             self._committer.add(Item(entry, has_new_row=False, files=tuple(files)))
+
+
+def _counts_in(report: bytes) -> list[Any] | None:
+    """Return a report's numbers of all results, and of those that failed; None if it is none."""
+    try:
+        return [json.loads(report)["totals"][name] for name in ("files", "failed")]
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _others(names: Sequence[object]) -> str:
@@ -433,6 +443,42 @@ def last_run(place: Path | str, shard: Shard) -> LastRun | None:
         return None
     with safe_open(paths.journal) as file:
         return last_run_in(file, paths.journal)
+
+
+def with_earlier_names(run: OutputRun) -> OutputRun:
+    """Return a run whose files have the names of speakers that were last given for its place, unless it has names itself."""
+    if run.place is None or run.overwrite or run.style.speaker_names is not None or not file_formats(run.style.formats):
+        return run
+    try:
+        stated = last_run(run.place, run.shard)
+    except (OSError, UsageError):  # opening it says what is wrong
+        return run
+    names = None if stated is None else stated.facts.get(_NAMES)
+    if names is None:
+        return run
+    of_labels = tuple((recording, label, name) for recording, label, name in names["of_labels"])
+    return replace(run, style=replace(run.style, speaker_names=SpeakerNames(tuple(names["in_order"]), of_labels)))
+
+
+def _stated(names: SpeakerNames) -> dict[str, Any]:
+    """Return what the journal keeps of names, as JSON has it."""
+    return {_NAMES: {"in_order": list(names.in_order), "of_labels": list(map(list, names.of_labels))}}
+
+
+def moved_line_of(run: OutputRun, inputs: Iterable[object]) -> str:
+    """Return why a run into a folder should stop, as moved.moved_line(); nothing is written, and no lock is needed.
+
+    Raises:
+        UsageError: The folder has no journal of this version.
+        OSError: It cannot be read.
+    """
+    storage = storage_at(run.where, run.shard)
+    return _moved_line(storage, run, storage.load(run.shard), inputs)
+
+
+def _moved_line(storage: Storage, run: OutputRun, journal: Journal, inputs: Iterable[object]) -> str:
+    own = (one for one in inputs if isinstance(one, Source) and run.shard.holds(one.id))
+    return moved_line(run.where, run.moved, journal, key_of, partial(storage.read, ROWS), own)
 
 
 def read_ledger(place: Path | str, run: OutputRun) -> Ledger:

@@ -12,6 +12,7 @@ from pathlib import Path
 from fastscribe._system.file_kinds import InTheWay, check_regular, is_regular, starts_with, status_of
 from fastscribe._system.safe_files import temp_path_for
 from fastscribe._system.safe_open import safe_open, safe_read
+from fastscribe._system.urls import is_url
 from fastscribe.errors import UsageError
 from fastscribe.results.journal import HEADER_START, read_header
 from fastscribe.results.shards import UNSHARDED, Shard
@@ -130,7 +131,12 @@ def earlier_dtype(folder: Path, shard: Shard) -> str | None:
 
 
 def in_the_way(path: str) -> UsageError:
-    """Return the error for a file that no run wrote, where this run would write."""
+    """Return the error for a file that no run wrote, where this run would write; it may be what `merge` made."""
+    if not is_url(path) and Path(path) in merged_files(Path(path).parent):
+        return UsageError(
+            f"{Path(path).parent}: holds what fastscribe merge made of shards: name another output folder, or --overwrite to "
+            "start over"
+        )
     return UsageError(
         f"{path}: no journal says that fastscribe wrote this file: move it away, or name another output folder"
     )

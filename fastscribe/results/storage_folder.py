@@ -111,8 +111,9 @@ class FolderStorage:
         )
         self._barrier = self._writing.enter_context(closing(Barrier()))
         self._barrier.watch(self._directory)
-        if facts and facts != journal.facts:
-            self._lines.append(run_line(facts))
+        stated = {**journal.facts, **facts}
+        if stated != journal.facts:
+            self._lines.append(run_line(stated))
         self._lines.sync()  # of a run that was killed, or files could be there after a power cut without their lines
         if header is not None:
             remove(paths.report)

@@ -134,7 +134,7 @@ class ObjectStorage:
         if earlier.header is not None and header is not None:
             check_same_settings(self.where, earlier.header, header)
         self._is_published = bool(runs.runs) and all(map(self.folder.exists, (self._rows, self._report)))
-        name, content = run_name(self._name), header_line(header or {}) + run_line(facts)
+        name, content = run_name(self._name), header_line(header or {}) + run_line({**earlier.facts, **facts})
         self.folder.put(name, content)
         self._first_object, self._say = (name, content), say
         self.folder.delete([self._report])

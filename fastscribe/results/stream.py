@@ -19,7 +19,7 @@ from fastscribe.audio.inputs import names_file
 from fastscribe.config import OutputStyle
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.results.formats.writers import SINGLE_FORMATS, named, offset_suffix, render
-from fastscribe.results.outputs import Ledger, OutputRun
+from fastscribe.results.interfaces import Ledger, OutputRun
 from fastscribe.results.shards import Shard
 from fastscribe.text.joining import join_texts
 from fastscribe.types import Failure, Source, Transcript
@@ -141,12 +141,6 @@ class StreamOutput:
 
     def flush(self) -> None:
         """Do nothing: each result is flushed when it is written."""
-
-    def totals(self) -> None:
-        """Return None: the stream's earlier content is unknown."""
-
-    def write_report(self, content: bytes) -> None:
-        """Do nothing: the stream carries results only."""
 
     def write(self, result: Transcript | Failure) -> None:
         """Write one result, and those that waited for it.

@@ -68,7 +68,7 @@ def speakers(
         found = update_persons(results, output, threshold, problems)
     except OSError as error:
         raise OutputError(str(error.filename or output), error) from error
-    problems.report_rest()
+    problems.report()
     if found is None:
         raise UsageError("no voice prints at all: transcribe --voices MODEL makes them")
     say(persons_line(output, found))

@@ -83,11 +83,15 @@ class SpeakersPart(RunPart):
         return self._lone.lines
 
     def finished(self, job: TranscribeJob, stats: RunStats, quiet: bool) -> int:
-        """Print names without a speaker, and find the persons of a finished run with voice prints. Return 1 if that failed."""
+        """Print names without a speaker if no recording failed, and find the persons of a finished run with voice prints.
+
+        Return 1 if that failed.
+        """
         if job.output.shard.count > 1:  # others have the rest of the recordings
             return 0
         folder = job.output.directory
-        if self._nobody is not None and (folder is not None or not stats.skipped):
+        all_known = not (stats.failed or stats.failed_before) and (folder is not None or not stats.skipped)
+        if self._nobody is not None and all_known:
             if folder is not None and stats.skipped:
                 self._nobody.look_at(_stored_in(folder))
             for line in self._nobody.lines:
@@ -118,7 +122,8 @@ def _of_transcribe(
             metavar="A,B|FILE",
             help="Names of the speakers.\fIn the order of the channels, or in which a model's speakers begin to speak, "
             "separated by commas, such as agent,customer; or a file with lines LABEL<TAB>NAME, or "
-            "RECORDING<TAB>LABEL<TAB>NAME. Files of earlier results get them too. Default: channel 1 (speaker 1) and so on.",
+            "RECORDING<TAB>LABEL<TAB>NAME. Files of earlier results and of later exports get them too; none takes them "
+            "away. Default: channel 1 (speaker 1) and so on.",
         ),
     ] = None,
     speaker_streaming: Annotated[
@@ -178,7 +183,9 @@ def _of_transcribe(
 
 
 def _names_of(given: str) -> SpeakerNames:
-    """Return the names of a list, or of a map. Raises UsageError."""
+    """Return the names of a list, or of a map; none for "none". Raises UsageError."""
+    if given == "none":
+        return SpeakerNames()
     from fastscribe.results.formats.speaker_names import read_speaker_map
 
     if os.path.isfile(given):
@@ -256,6 +263,10 @@ class SpeakerMapPart(ExportPart):
         except FileNotFoundError:
             raise UsageError(f"{path}: no such file: fastscribe speakers makes it") from None
 
+    def styled(self, style: OutputStyle) -> OutputStyle:
+        """Return the style without names that the folder has, which are of labels."""
+        return replace(style, speaker_names=SpeakerNames())
+
     @property
     def settings(self) -> Mapping[str, Any]:
         return {"--speaker-map": True}
@@ -289,7 +300,7 @@ def _of_export(
             metavar="A,B|FILE",
             help="Names of speakers in the files.\fIn the order of the channels, or in which the speakers begin to speak, "
             "separated by commas; or a file with lines LABEL<TAB>NAME, or RECORDING<TAB>LABEL<TAB>NAME. The rows keep their "
-            "labels.",
+            "labels. Later files get the names too; none takes them away.",
         ),
     ] = None,
 ) -> ExportPart | None:

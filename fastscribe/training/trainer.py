@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from fastscribe._system.malloc_tuning import disable_malloc_trim
+from fastscribe._system.process_settings import disable_malloc_trim
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.config import DecoderName
 from fastscribe.cuda.device import short_switch_interval

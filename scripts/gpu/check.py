@@ -188,7 +188,7 @@ def environment(site: Path | None, scratch: Path, document: Document) -> dict[st
         "PYTHONPATH": os.pathsep.join([*places, *([inherited] if inherited else [])]),
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",
-        # As fastscribe/_system/openmp.py does; OpenMP reads it when torch is imported.
+        # As fastscribe/_system/process_settings.py does; OpenMP reads it when torch is imported.
         "GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", "1000"),
         "HF_HUB_OFFLINE": "1",
     }

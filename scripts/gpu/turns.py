@@ -240,7 +240,7 @@ def _compare(notes: Any, workers: dict[str, SideProcess], batch_size: int) -> No
 
 if __name__ == "__main__":
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    from fastscribe._system.openmp import limit_openmp_spin
+    from fastscribe._system.process_settings import limit_openmp_spin
 
     limit_openmp_spin()
     serve()

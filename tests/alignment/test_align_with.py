@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,8 +63,8 @@ def test_command_line_resumes_with_the_same_aligner(tmp_path: Path) -> None:
     command = ("transcribe", FILES[0], "--model", MODELS / "canary2" / "model.nemo", "-o", tmp_path / "out")
     first = fastscribe(*command, "--align-with", ALIGNER, "--quiet")
     assert (first.returncode, first.stderr) == (0, "")
+    report = (tmp_path / "out" / "report.json").read_bytes()
     again = fastscribe(*command, "--align-with", ALIGNER, "--quiet")
-    report = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
-    assert again.returncode == 0 and (report["files"], report["skipped"]) == (0, 1)
+    assert again.returncode == 0 and (tmp_path / "out" / "report.json").read_bytes() == report  # nothing was done again
     other = fastscribe(*command, "--quiet")
     assert other.returncode == 2 and "--align-with" in other.stderr

@@ -89,6 +89,41 @@ def test_errors_of_the_text_are_said(tmp_path: Path) -> None:
     assert "does not write β, which the texts have once" in lines[0] and "1 word of the texts was not heard" in lines[1]
 
 
+def test_a_line_that_nobody_speaks_has_no_cue(tmp_path: Path) -> None:
+    """It is named and marked. One that is heard but for a word or two is shown whole, and a short one unless all is missing."""
+    [recording] = AUDIO.glob("e10_*")
+    words, unspoken = TEXTS[recording.name].split(), ["ox", "an", "ox", "is", "an", "ox"]
+    lines = [
+        *map(" ".join, (words[:6], unspoken, ["ox", *words[6:8]], [*words[8:18], "ox"])),
+        "ox",
+        " ".join(words[18:]),
+    ]
+    text, out = tmp_path / "text.txt", tmp_path / "out"
+    text.write_text("\n".join(lines), encoding="utf-8")
+    done = align(recording, "--text", text, "-o", out, "-f", "vtt")
+    assert done.returncode == 0
+    assert (
+        f"2 lines of the texts were not heard, and subtitles leave them out: {recording}: 2, {recording}: 5"
+        in done.stderr
+    )
+    (row,) = rows((out / "transcripts.jsonl").read_text("utf-8"))
+    assert [one.get("missing", False) for one in row["segments"]] == [False, True, False, False, True, False]
+    written = (out / f"{recording.stem}.vtt").read_text("utf-8").split("\n\n")[1:]
+    shown = " ".join(" ".join(block.split("\n")[1:]) for block in written).split()
+    assert shown == " ".join(lines[number] for number in (0, 2, 3, 5)).split()
+
+
+def test_a_text_of_another_recording_fails(tmp_path: Path) -> None:
+    """Here its own, backwards. A text of which the first half is spoken is aligned."""
+    [recording] = AUDIO.glob("e10_*")
+    words, text = TEXTS[recording.name].split(), tmp_path / "text.txt"
+    for content, code in ((words[::-1], 1), ([*words[:55], *words[:55][::-1]], 0), (words, 0)):
+        text.write_text(" ".join(content), encoding="utf-8")
+        done = align(recording, "--text", text)
+        assert done.returncode == code
+        assert ("its text is not what is spoken" in done.stderr) == bool(code)
+
+
 def test_subtitles_get_the_times_of_their_words(tmp_path: Path) -> None:
     """One cue for each, in every format and from stored rows; without words or unheard, it stays between the others."""
     words = SENTENCE.split()

@@ -147,6 +147,8 @@ def test_samples_without_a_header(tmp_path, name, options):
     path.write_bytes(b"\xff\xfb" * 5_000)
     line = f"samples without a header are not read: make a WAV file of it: ffmpeg {options} -i {path} a.wav"
     assert problem(path).removesuffix(" (with its own sample type and rate)") == line
+    with pytest.raises(AudioError, match=re.escape(line)):  # a list's row names it from the list
+        probe(Source(name, str(path), name))
     path.write_bytes(b"Microsoft Visual Studio Solution File\n" * 100)
     assert problem(path) == "is text, not audio"
 

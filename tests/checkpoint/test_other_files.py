@@ -18,6 +18,8 @@ import torch
 
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.errors import CheckpointError
+from tests.checkpoint.test_checkpoint import packed
+from tests.checkpoint.test_hostile_checkpoints import saved
 from tests.conftest import MODELS
 from tests.helpers import quick_yaml
 from tests.helpers.archives import unpacked
@@ -39,12 +41,6 @@ def tar_of(root: Path, below: str) -> bytes:
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w") as archive:
         archive.add(root, below)
-    return file.getvalue()
-
-
-def saved(state: object) -> bytes:
-    file = io.BytesIO()
-    torch.save(state, file)
     return file.getvalue()
 
 
@@ -230,13 +226,6 @@ def with_path(folder: Path, path: str) -> Path:
     return folder
 
 
-def packed(folder: Path, mode: str) -> Path:
-    path = folder.with_suffix(".nemo")
-    with tarfile.open(path, mode) as archive:
-        archive.add(folder, arcname=".")
-    return path
-
-
 @pytest.mark.parametrize(
     ("path", "member", "mode"),
     [
@@ -254,7 +243,7 @@ def test_a_tokenizer_s_path_on_another_machine(path: str, member: str, mode: str
     folder = with_path(shutil.copytree(model, tmp_path / "m"), path)
     (folder / member).parent.mkdir(exist_ok=True)
     (folder / TOKENIZER).rename(folder / member)
-    found = read_checkpoint(folder if mode == "a folder" else packed(folder, mode))
+    found = read_checkpoint(folder if mode == "a folder" else packed(folder, folder.with_suffix(".nemo"), mode))
     assert found.tokenizer.pieces == read_checkpoint(NEMO).tokenizer.pieces
 
 
@@ -269,12 +258,12 @@ def test_tokenizers_of_languages_on_another_machine(tmp_path: Path) -> None:
         section["model_path"] = f"/home/train/{name}/tokenizer.model"
     (folder / "model_config.yaml").write_text(quick_yaml.dump(config, sort_keys=False))
     expected = read_checkpoint(source).tokenizer.pieces
-    for path in (folder, packed(folder, "w:")):
+    for path in (folder, packed(folder, folder.with_suffix(".nemo"))):
         assert read_checkpoint(path).tokenizer.pieces == expected
     first, second, *_ = config["tokenizer"]["langs"]
     for number, name in enumerate((first, second)):
         (folder / name / "tokenizer.model").rename(folder / f"{number:032x}_tokenizer.model")
-    message = problem(packed(folder, "w:"))
+    message = problem(packed(folder, folder.with_suffix(".nemo")))
     assert f"holds no /home/train/{first}/tokenizer.model, which a model_path names" in message
     assert "one may be meant: unpack it, write nemo:FILE there in the config, and give the folder" in message
 

@@ -118,6 +118,8 @@ def test_the_line_about_the_model_waits_for_the_end_of_a_stream(tmp_path: Path) 
     assert two.stderr.startswith("fastscribe: the small English") and two.stderr.count("RTFx") == 1
     kept = fastscribe("transcribe", "-", "-o", tmp_path / "out", stdin=f"{AUDIO / 'e02_0p3s.flac'}\n")
     assert kept.stderr.startswith("fastscribe: no --model") and kept.stdout == ""
+    for quiet, number in (((), 1), (("-q",), 0)):
+        assert fastscribe("transcribe", FIRST, "--dry-run", *quiet).stderr.count("no --model") == number
 
 
 def test_every_format(tmp_path: Path, texts: dict[str, str]) -> None:
@@ -255,7 +257,7 @@ def test_folder_of_many_kinds(tmp_path: Path, texts: dict[str, str]) -> None:
         ),
         (["transcribe", FIRST, "--devices", "cpu:1", "--device", "cpu"], "--device and --devices exclude each other"),
         (["convert", MODEL, str(AUDIO)], str(AUDIO)),
-        (["transcribe", FIRST, "--beam", "100000"], "'--beam': '100000' should be less than or equal to 1024"),
+        (["transcribe", FIRST, "--beam", "100000"], "Invalid value for '--beam': "),
         (["transcribe", FIRST, "--price-per-hour", "inf"], "--price-per-hour"),
         (["transcribe", FIRST, "--min-cue-s", "9"], "--min-cue-s 9.0: not a number of seconds from 0 to --max-cue-s"),
         (["transcribe", FIRST, "--device", "cuda:x"], "cuda:N with a number"),
@@ -277,8 +279,8 @@ def test_wrong_usage(arguments: list, named: str) -> None:
 def test_a_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FASTSCRIBE_BEAM", "x")
     done = fastscribe("transcribe", FIRST)
-    assert done.returncode == 2 and "FASTSCRIBE_BEAM in the environment (--beam): 'x' should be a valid" in done.stderr
-    assert "'--beam': 'y' should be a valid" in fastscribe("transcribe", FIRST, "--beam", "y").stderr
+    assert done.returncode == 2 and "FASTSCRIBE_BEAM in the environment (--beam): 'x' " in done.stderr
+    assert "'--beam': 'y' " in fastscribe("transcribe", FIRST, "--beam", "y").stderr
 
 
 def test_nothing_usable_has_no_report(tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -237,6 +239,27 @@ def test_inputs_that_are_not_listed_yet_are_not_lost(
         progress = transcriber.progress
         assert (progress.files, progress.failed, progress.planned_files) == (num_inputs, 0, num_inputs)
     assert isinstance(lines[-1], RefusedPath)
+
+
+def test_an_input_that_is_waited_for_meanwhile_is_not_lost_and_nor_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, expected: dict[str, str]
+) -> None:
+    goes_on = Event()
+
+    def inputs() -> Iterator[str]:
+        yield CLIPS[0]
+        assert goes_on.wait(60)
+        yield from CLIPS[1:]
+        raise OSError("the list ends here")
+
+    with load(lambda line: goes_on.set() if isinstance(line, RefusedPath) else None) as transcriber:
+        results = transcriber.transcribe(inputs())
+        found = [next(results)]
+        kill_device(transcriber, monkeypatch)
+        found += islice(results, len(CLIPS) - 1)
+        assert texts(iter(found)) == expected
+        with pytest.raises(OSError, match="the list ends here"):
+            next(results)
 
 
 def test_recordings_that_may_have_ended_processes_come_last(

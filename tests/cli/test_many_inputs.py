@@ -22,7 +22,7 @@ from fastscribe.cli.run_part import TranscribeJob
 from fastscribe.config import Options, OutputStyle
 from fastscribe.errors import UsageError
 from fastscribe.ray.options import RayPart
-from fastscribe.results.outputs import OutputRun
+from fastscribe.results.interfaces import OutputRun
 from fastscribe.transcriber import Transcriber
 from tests.conftest import AUDIO, MODELS
 from tests.helpers.warm_process import WARM

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from fastscribe.cli.run_messages import say_failed_before
+from fastscribe.results.interfaces import Ledger
 from tests.cli.test_cli import FIRST, MODEL
 from tests.conftest import AUDIO
 from tests.helpers.processes import fastscribe
+from tests.helpers.scenes import NO_MODEL
 from tests.helpers.schemas import check_schema
 from tests.helpers.warm_process import WARM
 
@@ -36,7 +39,7 @@ def test_all_done(clips: Path, tmp_path: Path) -> None:
         "results",
     ]
     assert "times real time (RTFx)" in first.stderr and "USD per 1,000 hours of audio" in first.stderr
-    before = (out / "transcripts.jsonl").read_bytes()
+    before, report = ((out / name).read_bytes() for name in ("transcripts.jsonl", "report.json"))
     next(out.glob("*.srt")).unlink()
     again = fastscribe(*command)
     assert again.returncode == 0
@@ -45,9 +48,12 @@ def test_all_done(clips: Path, tmp_path: Path) -> None:
         "fastscribe: made files for 1 finished recording from their rows, without decoding",
     ]
     assert len(list(out.glob("*.srt"))) == 2 and (out / "transcripts.jsonl").read_bytes() == before
-    report = json.loads((out / "report.json").read_text())
-    check_schema("report", [report])
-    assert report | {"files": 0, "skipped": 2, "load_s": 0.0} == report and report["totals"]["files"] == 2
+    assert (out / "report.json").read_bytes() == report  # of the run that did the work
+    (out / "report.json").unlink()
+    assert fastscribe(*command).returncode == 0
+    found = json.loads((out / "report.json").read_text())
+    check_schema("report", [found])
+    assert found | {"files": 0, "skipped": 2, "load_s": 0.0} == found and found["totals"]["files"] == 2
     content = model.read_bytes()
     model.write_bytes(b"no model")  # other content: the run asks for the model again
     assert f"{model}: " in fastscribe(*command).stderr
@@ -56,13 +62,34 @@ def test_all_done(clips: Path, tmp_path: Path) -> None:
     assert "1 file, 1 of them failed: 0.0 s of audio (2 were done before)" in fastscribe(*command).stderr
     done = fastscribe(*command, "-q")
     assert done.returncode == 3
+    failed = f"1 failed in an earlier run and was left alone ({clips / 'nothing.wav'}); --retry-failed tries it again"
     assert fastscribe(*command).stderr.splitlines() == [
-        f"fastscribe: {out}: all 3 inputs are done: there is nothing to do; 1 failed in an earlier run and was left alone; "
-        "--retry-failed tries it again"
+        f"fastscribe: {out}: all 3 inputs are done: there is nothing to do; {failed}"
     ]
-    assert done.stderr == ("fastscribe: 1 failed in an earlier run and was left alone; --retry-failed tries it again\n")
+    assert done.stderr == f"fastscribe: {failed}\n"
     for change in (["--tokens"], ["--beam", 2], ["--overwrite"]):  # another command does its work
         assert "left alone" not in fastscribe(*command, "-q", *change).stderr
+
+
+def test_events_and_report_of_the_run_that_did_the_work_stay(clips: Path, tmp_path: Path) -> None:
+    events, report = tmp_path / "events", tmp_path / "out" / "report.json"
+    rows = [{"audio_filepath": str(FIRST)}, {"audio_filepath": str(clips / "gone.wav"), "offset": 1.5, "id": "g"}]
+    (clips / "list.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = ("transcribe", clips / "list.jsonl", "-m", MODEL, "-o", tmp_path / "out", "--events", events)
+    assert fastscribe(*command).returncode == 1
+    before = events.read_bytes(), report.read_bytes()
+    [failed] = [event for event in map(json.loads, before[0].splitlines()) if event["event"] == "failed"]
+    assert failed | {"offset": 1.5, "id": "g", "listed": f"{clips / 'list.jsonl'}: line 2, id g"} == failed
+    check_schema("event", [failed])
+    assert WARM.python(f"{NO_MODEL}from fastscribe.cli import main\nmain()", *command).returncode == 3
+    assert (events.read_bytes(), report.read_bytes()) == before
+    stdin = (clips / "list.jsonl").read_text()  # rows there are known only when the model is loaded
+    assert fastscribe("transcribe", "-", *command[2:], stdin=stdin).returncode == 3
+    assert (events.read_bytes(), report.read_bytes()) == before
+    assert fastscribe(*command, "--retry-failed").returncode == 1
+    last = json.loads(events.read_bytes().splitlines()[-1])["report"]
+    assert last | {"files": 1, "failed": 1, "skipped": 1} == last
+    assert json.loads(report.read_bytes()) | {"files": 1} == json.loads(report.read_bytes())
 
 
 _FEW_AHEAD = """if True:
@@ -97,6 +124,23 @@ def test_no_model_is_loaded_where_nothing_can_be_read(tmp_path: Path) -> None:
         assert done.returncode == 1
         assert [json.loads(line)["error"]["stage"] for line in done.stdout.splitlines()] == ["input"] * len(inputs)
         assert done.stderr.count("input failed") == len(done.stderr.splitlines()) == len(inputs)
+        folder = fastscribe("transcribe", *inputs, "-m", tmp_path, "-o", tmp_path / "out", "-f", "srt")
+        assert (folder.returncode, folder.stdout, folder.stderr) == (1, "", done.stderr)
+        assert not (tmp_path / "out").exists()
+
+
+def test_a_wrong_path_that_is_similar_to_a_right_one(clips: Path) -> None:
+    """The hint has the name that is there; nothing similar, or nothing wrong about the path: no hint."""
+    said = [fastscribe("transcribe", path, "-m", clips).stderr for path in (f"{clips}s", clips / "zzz.m4a", clips)]
+    assert f"no such file or folder: did you mean {clips}?" in said[0] and "did you mean" not in said[1] + said[2]
+
+
+def test_failures_of_earlier_runs_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    ledger = Ledger()
+    ledger.failed_before, ledger.first_failed = 1234, ["a.wav", "b.wav", "c.wav"]
+    say_failed_before(ledger)
+    named = "a.wav, b.wav, c.wav and 1,231 more"
+    assert f"1,234 failed in an earlier run and were left alone ({named}); --retry" in capsys.readouterr().err
 
 
 def test_results_beside_their_recordings_are_not_left_out(clips: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fastscribe.checkpoint.location import CONFIDENCE_LIMIT
@@ -30,6 +32,9 @@ def test_many_recordings_have_one_line_with_the_first() -> None:
     [line] = part(recording(2, *LOW), recording(0, *FINE), recording(1, *LOW), recording(3)).lines
     assert line.startswith("2 recordings are beyond the small English model")
     assert "fastscribe transcribe 1.wav --model" in line
+    of_list = recording(0, *LOW)
+    of_list = replace(of_list, audio=replace(of_list.audio, file="calls/0.wav"))
+    assert "fastscribe transcribe calls/0.wav --model" in part(of_list, recording(1)).lines[0]
     [line] = part(recording(2, *LOW), recording(0, *FINE)).lines
     assert line.startswith("1 recording is beyond")
 

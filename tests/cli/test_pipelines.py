@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
+from fastscribe.cli.event_log import EventLog
 from fastscribe.cli.job import unusable_folder
 from tests.cli.test_cli import FIRST, MODEL, SENTENCE, rows, transcribe
 from tests.conftest import AUDIO
@@ -93,6 +95,18 @@ def test_events_and_log(tmp_path: Path) -> None:
     assert "nowhere.nemo" in log.read_text()  # appended, errors too
     event = json.loads(events.read_text().splitlines()[-1])
     assert event["event"] == "stopped" and "nowhere.nemo" in event["message"]
+
+
+@pytest.mark.parametrize(
+    ("error", "messages"),
+    [(KeyError("words"), ["KeyError 'words'"]), (OSError("no room"), ["no room"]), (typer.Exit(1), [])],
+    ids=["a defect", "expected", "failed recordings"],
+)
+def test_each_error_that_ends_a_run_is_its_last_event(tmp_path: Path, error: Exception, messages: list[str]) -> None:
+    with pytest.raises(type(error)), EventLog(tmp_path / "events"):
+        raise error
+    told = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
+    assert told == [{"event": "stopped", "message": message} for message in messages]
 
 
 @pytest.mark.linux

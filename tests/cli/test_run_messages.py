@@ -8,19 +8,33 @@ from typing import Any
 import pytest
 
 from fastscribe.audio.formats import NOT_OPENED, UNKNOWN_CONTENT
-from fastscribe.cli.run_messages import say_listing, stopped_hint
+from fastscribe.cli.run_messages import say_listing, say_summary, stopped_hint
 from fastscribe.pipeline.stats import Progress
 
 
-def test_quiet_hides_only_what_is_surely_no_audio(capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_hides_files_that_are_surely_no_audio(capsys: pytest.CaptureFixture[str]) -> None:
     left_out = {".jpg": 3, f".xyz{UNKNOWN_CONTENT}": 2, f"no extension{NOT_OPENED}": 1}
     maybe = ".xyz (unknown content) 2, no extension (not opened) 1"
-    say_listing(left_out, 1, quiet=True)
-    assert capsys.readouterr().err == f"fastscribe: 3 files left out: {maybe}\n"
-    say_listing(left_out, 0, quiet=False)
-    assert capsys.readouterr().err == f"fastscribe: 6 files left out: .jpg 3, {maybe}\n"
+    for quiet in (True, False):  # the numbers are the same
+        say_listing(left_out, 0, quiet=quiet)
+        assert capsys.readouterr().err == f"fastscribe: 6 files left out: .jpg 3, {maybe}\n"
     say_listing({".jpg": 3}, 0, quiet=True)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("out", "results: out"),
+        ("memory://a/b", "results: memory://a/b, in the memory of this process, which ends now"),
+    ],
+)
+def test_a_summary_says_where_results_are(where: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    stats: Any = SimpleNamespace(files=1, failed=0, failed_before=0, skipped=0, audio_s=1.0, wall_s=1.0, load_s=1.0)
+    stats.rtfx, stats.usd_per_1000_audio_hours = 1.0, None
+    job: Any = SimpleNamespace(output=SimpleNamespace(is_stdout=False, where=where))
+    say_summary(job, stats)
+    assert capsys.readouterr().err.splitlines()[-1] == f"fastscribe: {said}"
 
 
 @pytest.mark.parametrize(

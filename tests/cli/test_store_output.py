@@ -61,7 +61,7 @@ def test_shards_are_merged_and_overwritten(server: FaultyStore, tmp_path: Path) 
 
 def test_inputs_are_retried_and_read_only_stores_named(server: FaultyStore, tmp_path: Path) -> None:
     (tmp_path / "broken.wav").write_text("not audio")
-    for retry, files, code in ((), 1, 1), ((), 0, 3), (("--retry-failed",), 1, 1):
+    for retry, files, code in ((), 1, 1), ((), 1, 3), (("--retry-failed",), 1, 1):
         assert transcribe(tmp_path / "broken.wav", "-o", URL, *retry).returncode == code
         assert json.loads(read("report.json"))["files"] == files
     server.fault("403", "PUT", times=100)

@@ -16,7 +16,7 @@ from fastscribe._system import remote
 from tests.conftest import AUDIO
 from tests.helpers.forked_runs import Runs
 from tests.helpers.kill_runs import arguments, compare, make_clips, rows_of
-from tests.helpers.object_store import OF_CLIENTS, FaultyStore, object_store
+from tests.helpers.object_store import OF_CLIENTS, FaultyStore
 from tests.helpers.schemas import check_schema
 
 pytestmark = pytest.mark.linux
@@ -136,12 +136,6 @@ Transcriber.load = interrupted
 
 
 # --- from bucket to bucket -------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def server() -> Iterator[FaultyStore]:
-    with object_store() as store:
-        yield store
 
 
 def stored_rows(url: str) -> dict[str, dict]:

@@ -27,12 +27,7 @@ from fastscribe.decode.transducer_graphs import GraphedDecoder
 from fastscribe.families.blocks.ctc import CtcHead
 from tests.decode.test_aed import CONFIGS, LABELS, PROMPT, shrink, tiny_decoder
 from tests.decode.test_aed import random_frames as aed_frames
-from tests.decode.test_label_looping import (  # noqa: F401
-    DURATIONS,
-    NoHostSync,
-    allocate,
-    assert_greedy,
-    one_thread,
+from tests.decode.test_label_looping import (
     random_frames,
     steps,
     tiny_transducer,
@@ -41,6 +36,8 @@ from tests.decode.test_transducer_graphs import PseudoWhile, chunked
 from tests.fakes.cuda import SimulatedCuda
 from tests.helpers import greedy_aed
 from tests.helpers.phrase_lists import PhraseList, PhraseLists
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 CPU = torch.device("cpu")
 

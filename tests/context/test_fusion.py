@@ -19,8 +19,10 @@ from fastscribe.pipeline.run_rooms import fused_model
 from fastscribe.text.tokenizer import Tokenizer, from_characters
 from tests.context.arpa_files import SlowArpa, random_arpa
 from tests.decode.test_beam import MODELS, decoded
-from tests.decode.test_label_looping import one_thread, random_frames, steps, tiny_transducer  # noqa: F401
+from tests.decode.test_label_looping import random_frames, steps, tiny_transducer
 from tests.helpers.beam_search import beam_search
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 PIECES = ("<unk>", "▁", "a", "b", "▁a", "▁ab", "ab", "c", ",", "▁ca", "'", "B")
 SUBWORDS = Tokenizer(PIECES, "subword", unknown_ids=frozenset((0,)))

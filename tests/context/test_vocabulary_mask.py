@@ -28,10 +28,9 @@ from fastscribe.families.blocks.ctc import CtcHead
 from fastscribe.text.tokenizer import from_characters
 from fastscribe.types import AudioInfo, Batch, Frames, Utterance
 from tests.context.test_boosting import Lists, drawn_lists
-from tests.decode.test_label_looping import (  # noqa: F401
+from tests.decode.test_label_looping import (
     DURATIONS,
     NoHostSync,
-    one_thread,
     random_frames,
     steps,
     tiny_transducer,
@@ -40,6 +39,8 @@ from tests.decode.test_transducer_graphs import PseudoWhile, chunked
 from tests.fakes.cuda import SimulatedCuda
 from tests.helpers import greedy_ctc
 from tests.helpers.beam_search import beam_search
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 CPU = torch.device("cpu")
 TRANSDUCERS = {

@@ -26,11 +26,6 @@ from tests.fakes.cuda import SimulatedCuda
 DEVICE = torch.device("cuda", 0)
 
 
-@pytest.fixture
-def simulated_cuda(monkeypatch: pytest.MonkeyPatch) -> SimulatedCuda:
-    return SimulatedCuda().install(monkeypatch)
-
-
 def never(reason: GraphsUnavailable) -> None:
     raise AssertionError(reason)
 

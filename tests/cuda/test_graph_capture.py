@@ -20,11 +20,6 @@ from tests.fakes.cuda import STREAMS, SimulatedCuda
 DEVICE = torch.device("cuda", 0)
 
 
-@pytest.fixture
-def simulated_cuda(monkeypatch: pytest.MonkeyPatch) -> SimulatedCuda:
-    return SimulatedCuda().install(monkeypatch)
-
-
 class Adder:
     """Increment a number with a graph."""
 

@@ -33,13 +33,14 @@ from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.types import Frames, Hypothesis, Transcript
 from tests.conftest import AUDIO, MODELS, checkpoint
 from tests.cuda.test_while_loop import DEVICE
-from tests.decode.test_transducer_graphs import PseudoWhile, chunked, fake, one_thread, simulated_cuda
+from tests.decode.test_transducer_graphs import PseudoWhile, chunked, fake
 from tests.fakes.cuda import SimulatedCuda
 from tests.fakes.cuda_driver import FakeCuda
 from tests.helpers import random_models
 from tests.helpers.greedy_aed import greedy
 
-__all__ = ["fake", "one_thread", "simulated_cuda"]  # fixtures
+__all__ = ["fake"]  # a fixture
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 WIDTH, LABELS = 12, 21
 PROMPT = Prompt((3, 4, 5), 7, 9, None, {})

@@ -14,8 +14,10 @@ from fastscribe.decode.label_looping import Network
 from fastscribe.families.blocks.transducer import FastPredictor, Transducer
 from fastscribe.types import Frames, Hypothesis
 from scripts.default_model.ngrams import counted
-from tests.decode.test_label_looping import DURATIONS, one_thread, random_frames, steps, tiny_transducer  # noqa: F401
+from tests.decode.test_label_looping import DURATIONS, random_frames, steps, tiny_transducer
 from tests.helpers.beam_search import beam_search
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 MODELS = {
     "seed": st.integers(0, 2**31),

@@ -24,8 +24,10 @@ from fastscribe.text.hypothesis_columns import HypothesisColumns
 from fastscribe.types import AudioInfo, Batch, Features, Frames, Hypothesis, Utterance
 from tests.conftest import AUDIO, MODELS, checkpoint, waveform
 from tests.decode.test_beam import decoded as beam_decoded
-from tests.decode.test_label_looping import NoHostSync, one_thread, random_frames, tiny_transducer  # noqa: F401
+from tests.decode.test_label_looping import NoHostSync, random_frames, tiny_transducer
 from tests.helpers.beam_search import beam_search
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 FILES = sorted(AUDIO.glob("0[1-3]_*.flac"))
 KINDS = [

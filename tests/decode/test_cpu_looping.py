@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -20,14 +19,10 @@ from fastscribe.decode.greedy import greedy
 from fastscribe.decode.label_looping import LabelLooping, Network
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.types import Hypothesis
-from tests.conftest import MODELS, checkpoint, torch_threads
+from tests.conftest import MODELS, checkpoint
 from tests.decode.test_label_looping import assert_greedy, on_a_cpu, random_frames, tiny_transducer
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    with torch_threads(1):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("durations", [(), (0, 1, 2)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -29,17 +29,12 @@ from fastscribe.decode.label_looping import (
 from fastscribe.families.blocks.ctc import CtcHead
 from fastscribe.families.blocks.transducer import Transducer
 from fastscribe.types import Frames, Hypothesis
-from tests.conftest import torch_threads
 from tests.helpers import greedy_ctc
 
 DURATIONS = ((), (0, 1, 2, 3, 4), (1, 2, 3), (0, 1), (2, 0, 8), (0,))
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Run on one thread: operations are tiny."""
-    with torch_threads(1):
-        yield
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def tiny_transducer(seed: int, durations: tuple[int, ...], max_symbols: int | None, blank_bias: float) -> Transducer:

@@ -10,7 +10,7 @@ import gc
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 
@@ -31,22 +31,12 @@ from fastscribe.errors import UsageError
 from fastscribe.families.blocks.transducer import Transducer
 from fastscribe.fast_paths import RefusedPath
 from fastscribe.types import Frames, Hypothesis
-from tests.conftest import torch_threads
 from tests.cuda.test_while_loop import DEVICE, install
 from tests.decode.test_label_looping import DURATIONS, assert_greedy, random_frames, tiny_transducer
 from tests.fakes.cuda import SimulatedCuda
 from tests.fakes.cuda_driver import Code, FakeCuda
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    with torch_threads(1):
-        yield
-
-
-@pytest.fixture
-def simulated_cuda(monkeypatch: pytest.MonkeyPatch) -> SimulatedCuda:
-    return SimulatedCuda().install(monkeypatch)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class ListFlag(DelayedFlag):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fastscribe.evaluation import compare as comparing
 from fastscribe.evaluation.compare import MIN_RECORDINGS, bootstrap_interval, compare, match, sign_flip_p
 from fastscribe.evaluation.comparison_report import to_table
-from fastscribe.evaluation.results import Fields, read_pairs, unique_recordings
+from fastscribe.evaluation.results import Fields, References, read_run
 from fastscribe.evaluation.scores import Pair, Recording, evaluate
 from tests.evaluation.test_evaluate import FAILED, TEXTS, row, write
 from tests.helpers.processes import fastscribe, refused
@@ -108,24 +108,20 @@ def test_no_verdict_on_few_changes(num_changed: int) -> None:
     assert ("0 is outside" if num_changed == 6 else expected) in line
 
 
-def test_recordings_of_a_run_are_unique(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Offsets and tracks tell parts of a file apart; a path is the same however it is written."""
-    monkeypatch.chdir(tmp_path)
-    rows = (
-        row("a", "a"),
-        row("a", "a", offset=1.5),
-        row("a", "a", audio_track=1),
-        row("a", "b", audio_filepath=str(tmp_path / "a.wav")),
-        row("a", "a", audio_filepath=""),
+def test_two_runs_in_different_places_are_compared_by_the_rows_of_a_manifest(tmp_path: Path) -> None:
+    manifest = write(tmp_path / "m.jsonl", {"audio_filepath": "/data/a.wav", "text": "a b"})
+    now, before = (
+        write(tmp_path / name, row("", "a b", audio_filepath=f"/{name}/a.wav"), row("", "", audio_filepath=""))
+        for name in ("now", "before")
     )
-    found = list(unique_recordings(read_pairs([str(write(tmp_path / "r.jsonl", *rows))], Fields(), str)))
-    assert [one.name if isinstance(one, Pair) else str(one).removeprefix(f"{tmp_path}/r.jsonl: ") for one in found] == [
-        "a.wav",
-        "a.wav@1.5",
-        "a.wav",
-        f'line 4: the same recording as {tmp_path}/r.jsonl: line 1, which is used: "a", not "b"',
-        "line 5: no audio_filepath, by which two runs are compared",
+    runs = [
+        read_run([str(one)], Fields(), str, References(str(manifest), Fields()), is_compared=True)
+        for one in (now, before)
     ]
+    matched = match(runs[0].pairs, runs[1].pairs, count_failed=True)
+    assert [pair.audio_path for pair in (*matched.result, *matched.baseline)] == ["/now/a.wav", "/before/a.wav"]
+    run = read_run([str(now)], Fields(), str, is_compared=True)
+    assert [one.problem for one in run.problems] == ["no audio_filepath, by which two runs are compared"]
 
 
 def test_unusable_rows_take_no_other_rows_place(tmp_path: Path) -> None:
@@ -142,15 +138,18 @@ def test_unusable_rows_take_no_other_rows_place(tmp_path: Path) -> None:
     good = [row("a", "a", duration=9), row("b", "b", duration=2), row("c", "c", offset=-1.0)]
     runs = []
     for name, rows in (("1", [*bad, *good]), ("2", [*good[::-1], *bad])):
-        pairs = list(unique_recordings(read_pairs([str(write(tmp_path / name, *rows))], Fields(), str)))
-        assert all(isinstance(pair, Pair) for pair in pairs)
-        runs.append([pair for pair in pairs if isinstance(pair, Pair)])
+        run = read_run([str(write(tmp_path / name, *rows))], Fields(), str, is_compared=True)
+        assert not run.problems
+        runs.append(run.pairs)
     matched = match(*runs, count_failed=True)
     assert [pair.reference for pair in matched.result] == ["x", "y", "z", "a", "b", "c"]
     assert not matched.only_result and not matched.only_baseline
     whole = [Pair("a", "a", key=runs[0][3].key._replace(duration=9_004))]
     assert match(whole, [runs[0][3]], count_failed=True).result == match(whole, whole, count_failed=True).result
     assert [len(part) for part in match(whole, runs[0][3:5], count_failed=True)[:4]] == [1, 1, 0, 1]
+    ids = [Pair("a", id, key=runs[0][3].key._replace(id=id)) for id in "xy"]
+    matched = match(ids, ids[::-1], count_failed=True)
+    assert matched.result == matched.baseline == ids
 
 
 def two_runs(folder: Path) -> tuple[Path, Path]:

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from fastscribe._system import remote
 from fastscribe._system.text_layout import num_columns
-from fastscribe.errors import ManifestError, UsageError
+from fastscribe.errors import UsageError
 from fastscribe.evaluation import scores as scoring
 from fastscribe.evaluation.report import marked_diff, side_by_side, to_object, to_table
-from fastscribe.evaluation.results import Fields, References, read_pairs
+from fastscribe.evaluation.results import Fields, References, read_run
 from fastscribe.evaluation.scores import (
     Edits,
     NormalizerName,
@@ -29,7 +29,6 @@ from fastscribe.evaluation.scores import (
     normalizer,
     score_pairs,
 )
-from fastscribe.results.rows import read_rows
 from tests.helpers.processes import fastscribe, on_terminal, refused
 
 TEXTS = st.lists(st.sampled_from(["a", "b", "cd", "日本"]), max_size=7).map(" ".join)
@@ -224,16 +223,16 @@ def test_unusable_rows_reported(tmp_path: Path) -> None:
         "[]",
         {"text": "a"},
         {"pred_text": "a"},
-        row("a", "b") | {"text": 5},
-        row("a", "b") | {"pred_text": None},
+        row("a", "b", offset=3) | {"text": 5},
+        row("a", "b", offset=4) | {"pred_text": None},
     ]
-    results = write(tmp_path / "r.jsonl", *bad, "", row("a", "b"), row("1" * 5000, "b"), row("a", "\ud800"))
-    found = list(read_pairs([str(results)], Fields(), normalizer("whisper-en")))
-    problems = [str(one) for one in found if isinstance(one, ManifestError)]
-    assert [problem.split(": ")[1] for problem in problems] == [f"line {n}" for n in (1, 2, 3, 4, 5, 6, 9, 10)]
-    assert problems[5].endswith("pred_text is null, not text")
-    assert all(len(problem) < len(str(results)) + 150 for problem in problems)
-    assert len([one for one in found if isinstance(one, Pair)]) == 1
+    good = [row("a", "b"), row("1" * 5000, "b", offset=1), row("a", "\ud800", offset=2)]
+    results = write(tmp_path / "r.jsonl", *bad, "", *good)
+    run = read_run([str(results)], Fields(), normalizer("whisper-en"))
+    assert [one.line_number for one in (*run.broken, *run.problems)] == [1, 2, 10, 3, 4, 5, 6, 9]
+    assert "pred_text is null, not text" in [one.problem for one in run.problems]
+    assert all(len(one.problem) < 150 for one in (*run.broken, *run.problems))
+    assert len(run.pairs) == 1
 
 
 def test_references_from_a_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,14 +260,14 @@ def test_references_from_a_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     )
     fields = Fields(group_by=("speaker",))
     references = References(str(manifest), fields)
-    found = list(read_pairs([str(results)], fields, normalizer("none"), references))
-    assert [pair[:3] for pair in found if isinstance(pair, Pair)] == [
+    run = read_run([str(results)], fields, normalizer("none"), references)
+    assert [pair[:3] for pair in run.pairs] == [
         ("A", "heard a", ("s",)),
         ("B", "heard b", (None,)),
         ("C1", "heard c1", (None,)),
         ("C0", None, (None,)),
     ]
-    assert [str(one) for one in found if isinstance(one, ManifestError)] == [
+    assert [str(one) for one in run.problems] == [
         "r.jsonl: line 5: data/m.jsonl has no row for this audio_filepath and offset",
         "r.jsonl: line 6: no audio_filepath",
     ]
@@ -293,18 +292,17 @@ def test_references_by_duration(tmp_path: Path) -> None:
     ]
     results = [("two", 2.0), ("two", 8), ("two", 5), ("end", 60), ("long", 60), ("short", 60)]
     rows = [{"audio_filepath": f"{tmp_path}/{name}.wav", "text": "", "duration": length} for name, length in results]
-    found = list(read_pairs([str(write(tmp_path / "r.jsonl", *rows))], Fields(), str, references))
-    texts = [pair.reference if isinstance(pair, Pair) else "" for pair in found]
-    assert texts == ["two 2", "two 8.004", "", "end None", "long 99", ""]
-    assert str(found[-1]).endswith("for this audio_filepath and offset have other durations")
+    run = read_run([str(write(tmp_path / "r.jsonl", *rows))], Fields(), str, references)
+    assert [pair.reference for pair in run.pairs] == ["two 2", "two 8.004", "end None", "long 99"]
+    assert [one.line_number for one in run.problems] == [3, 6]
+    assert all(one.problem.endswith("for this audio_filepath and offset have other durations") for one in run.problems)
 
 
 @pytest.mark.parametrize("shards", [["transcripts.jsonl"], [f"transcripts.shard-{n}-of-2.jsonl" for n in range(2)]])
 def test_output_folders(tmp_path: Path, shards: list[str]) -> None:
     for name in (*shards, "transcripts.previous.jsonl"):
-        write(tmp_path / name, row("a b", "a c"))
-    [*pairs] = read_pairs([str(tmp_path)], Fields(), normalizer("none"))
-    assert len(pairs) == len(shards)
+        write(tmp_path / name, row("a b", "a c", audio_filepath=name))
+    assert len(read_run([str(tmp_path)], Fields(), normalizer("none")).pairs) == len(shards)
 
 
 def test_results_in_a_store() -> None:
@@ -320,13 +318,14 @@ def test_results_in_a_store() -> None:
         remote.write_object(f"memory://scored/{name}", data)
     try:
         for name, count in (("whole", 1), ("whole/", 1), ("whole/rows.jsonl", 2), ("parts", 2)):
-            assert len(list(read_pairs([f"memory://scored/{name}"], Fields(), str))) == count
+            run = read_run([f"memory://scored/{name}"], Fields(), str)
+            assert len(run.pairs) + run.num_older == count and len(run.pairs) == 1
         references = References("memory://scored/calls.jsonl", Fields())
-        [pair] = read_pairs(["memory://scored/whole"], Fields(), str, references)
-        assert isinstance(pair, Pair) and pair.reference == "R"
+        [pair] = read_run(["memory://scored/whole"], Fields(), str, references).pairs
+        assert pair.reference == "R"
         for name, problem in (("no", "no transcripts.jsonl in this folder"), ("no.jsonl", "no such")):
             with pytest.raises(UsageError, match=f"memory://scored/{name}: {problem}"):
-                list(read_pairs([f"memory://scored/{name}"], Fields(), str))
+                read_run([f"memory://scored/{name}"], Fields(), str)
     finally:
         for name in written:
             remote.delete_object(f"memory://scored/{name}")
@@ -346,7 +345,7 @@ def test_missing_package(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_table_and_bad_rows(tmp_path: Path) -> None:
-    rows = [row("Hello, world", "hello word", speaker="x"), row("uh", "", speaker=3), FAILED]
+    rows = [row("Hello, world", "hello word", speaker="x"), row("uh", "", speaker=3, audio_filepath="u.wav"), FAILED]
     done = fastscribe("evaluate", write(tmp_path / "r.jsonl", *rows), "--group-by", "speaker", "--diff", 5)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
@@ -355,13 +354,60 @@ def test_table_and_bad_rows(tmp_path: Path) -> None:
     assert [line.split()[0] for line in lines[5:9]] == ["speaker", "3", "x", "(none)"]
     assert lines[-1] == "hello [-world-]{+word+}"
     assert "a.wav" in lines[-2] and "line 1): 1 error in 2 words" in lines[-2]
-    done = fastscribe("evaluate", write(tmp_path / "r.jsonl", *rows, *["{"] * 30), "--skip-failed")
+    no_text = [row("", "a", audio_filepath=f"{n}.wav") | {"text": n} for n in range(30)]
+    done = fastscribe("evaluate", write(tmp_path / "r.jsonl", *rows, *["{"] * 30, *no_text), "--skip-failed")
     assert done.returncode == 1
     assert done.stdout.startswith("normalizer whisper-en; failed rows: 1, left out\n")
     errors = done.stderr.splitlines()
     assert len(errors) == 21
-    assert f"{tmp_path / 'r.jsonl'}: line 4: not JSON" in errors[0]
-    assert errors[-1] == "fastscribe: and 10 more rows that cannot be used"
+    assert f"{tmp_path / 'r.jsonl'}: line 4 (and 29 more rows): not JSON" in errors[0]
+    assert errors[1] == f"fastscribe: {tmp_path / 'r.jsonl'}: line 34: text is 0, not text"
+    assert errors[-1] == "fastscribe: and 11 more rows that cannot be used"
+
+
+def test_failed_rows_and_broken_lines_can_be_left_out(tmp_path: Path) -> None:
+    """Also the failed row of a manifest's broken line, which has no text; but no row that lacks its reference."""
+    error = {"stage": "input", "type": "ManifestError", "message": "m.jsonl: line 2: not JSON"}
+    results = write(tmp_path / "r.jsonl", row("a b", "a"), {"audio_filepath": "m.jsonl", "error": error}, "{")
+    manifest = write(tmp_path / "m.jsonl", {"audio_filepath": "a.wav", "text": "a b"}, "no JSON")
+    failed = (
+        f"{results}: line 2: no reference of this failed row (m.jsonl: line 2: not JSON): --skip-failed leaves it out"
+    )
+    for references, own in (
+        ((), failed),
+        (("--manifest", manifest), f"{results}: line 2: {manifest} has no row for this"),
+    ):
+        done = fastscribe("evaluate", results, *references)
+        assert done.returncode == 1 and own in done.stderr and "50.00" in done.stdout
+        skipped = fastscribe("evaluate", results, *references, "--skip-failed", "--json")
+        found = json.loads(skipped.stdout)
+        assert (skipped.returncode, found["utterances"], found["failed"], found["wer"]) == (0, 1, 1, 0.5)
+        assert len(skipped.stderr.splitlines()) == found["unusable_rows"] == len(done.stderr.splitlines()) - 1
+    write(results, row("a b", "a"), row("x", "x", audio_filepath="b.wav"))
+    assert fastscribe("evaluate", results, "--manifest", manifest, "--skip-failed").returncode == 1
+
+
+def test_the_newest_result_of_a_recording_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other offsets, tracks, channels, durations and ids are other recordings, and so are rows without a path."""
+    monkeypatch.chdir(tmp_path)
+    parts = row("a", "old"), row("a", "a", offset=1), row("a", "a", audio_track=1), row("a", "a", duration=2)
+    others = (
+        row("a", "left", audio_channel=0),
+        row("a", "right", audio_channel=1),
+        row("a", "b", id=1),
+        row("a", "c", id=2),
+    )
+    run = read_run([str(write(tmp_path / "o.jsonl", *others))], Fields(), str)
+    assert [pair.hypothesis for pair in run.pairs] == ["left", "right", "b", "c"]
+    twice = row("a", "new", audio_filepath=str(tmp_path / "a.wav"))
+    nameless = {"text": "a", "pred_text": "a"}
+    run = read_run([str(write(tmp_path / "r.jsonl", *parts, twice, nameless, nameless))], Fields(), str)
+    assert [pair.hypothesis for pair in run.pairs] == ["a", "a", "a", "new", "a", "a"]
+    assert (run.num_older, run.problems) == (1, [])
+    manifest = write(tmp_path / "m.jsonl", {"audio_filepath": "a.wav", "text": "A", "duration": 2})
+    run = read_run(["r.jsonl"], Fields(), str, References(str(manifest), Fields()))
+    assert [(pair.reference, pair.hypothesis) for pair in run.pairs] == [("A", "new")]
+    assert run.num_older == 3 and {one.line_number for one in run.problems} == {2, 6, 7}
 
 
 def test_what_a_user_should_know(tmp_path: Path) -> None:
@@ -375,7 +421,7 @@ def test_what_a_user_should_know(tmp_path: Path) -> None:
         0,
         [
             f"fastscribe: {tmp_path}: merged without all results; missing or incomplete shards: 0, 2",
-            "fastscribe: 2 recordings come more than once, and counted each time; to compare two runs use --against",
+            "fastscribe: 2 older results of recordings that come again are not counted; to compare two runs use --against",
         ],
     )
     quiet = fastscribe("evaluate", tmp_path, other, "--diff", 1, "-q")
@@ -459,17 +505,35 @@ def test_spaces_of_scripts_without_spaces_and_dots(name: NormalizerName) -> None
 
 
 def test_recordings_that_lie_elsewhere_are_found_by_the_end_of_their_paths(tmp_path: Path) -> None:
-    """The longest common end decides; where two are as long, none is right."""
-    rows = [{"audio_filepath": f"/data/{name}.wav", "text": name} for name in ("a/x", "b/x", "c/d/y", "e/d/y", "z")]
-    references = References(str(write(tmp_path / "m.jsonl", *rows)), Fields())
-
-    def found(path: str) -> str | None:
-        [row] = read_rows([str(write(tmp_path / "r.jsonl", {"audio_filepath": path, "text": "heard"}))])
-        try:
-            return str(references.find(row)["text"])
-        except ManifestError:
-            return None
-
-    paths = ("/mnt/b/x.wav", "other/z.wav", "/mnt/d/y.wav", "/mnt/x.wav", "/mnt/gone.wav", "/data/a/x.wav")
-    assert [found(path) for path in paths] == ["b/x", "z", None, None, None, "a/x"]
-    assert (references.num_by_end, references.by_end) == (2, ("/mnt/b/x.wav", "/data/b/x.wav"))
+    """The longest common end decides; where two are as long, none is right. A result that has a row by its path keeps it."""
+    names = ("a/x", "b/x", "c/d/y", "e/d/y", "z", "v/w", "only/t")
+    manifest = write(tmp_path / "m.jsonl", *({"audio_filepath": f"/data/{name}.wav", "text": name} for name in names))
+    references = References(str(manifest), Fields())
+    paths = (
+        "/mnt/b/x.wav",
+        "other/z.wav",
+        "/mnt/d/y.wav",
+        "/mnt/x.wav",
+        "/mnt/gone.wav",
+        "/data/a/x.wav",
+        "/mnt/a/x.wav",
+    )
+    twice = ("/one/w.wav", "/two/w.wav", "/mnt/t.wav", "/mnt/only/t.wav", "/mnt/only/t.wav")
+    results = write(tmp_path / "r.jsonl", *({"audio_filepath": path, "text": "heard"} for path in (*paths, *twice)))
+    run = read_run([str(results)], Fields(), str, references)
+    found = {pair.audio_path: pair.reference for pair in run.pairs}
+    assert found == {
+        "/mnt/b/x.wav": "b/x", "other/z.wav": "z", "/data/a/x.wav": "a/x", "/mnt/only/t.wav": "only/t"
+    }  # fmt: skip
+    assert (references.num_by_end, references.by_end) == (3, ("/mnt/b/x.wav", "/data/b/x.wav"))
+    assert (run.num_older, references.num_unused) == (1, 3)
+    instead = "give a manifest with the paths of these results"
+    assert {one.line_number: one.problem for one in run.problems} == {
+        3: f"several rows of {manifest} have paths that end like this one: {instead}",
+        4: f"several rows of {manifest} have paths that end like this one: {instead}",
+        5: f"{manifest} has no row for this audio_filepath and offset",
+        7: f"{manifest} has no row for this audio_filepath and offset",
+        8: f"the row of {manifest} whose path ends like this one's may be another result's: {instead}",
+        9: f"the row of {manifest} whose path ends like this one's may be another result's: {instead}",
+        10: f"{manifest} has no row for this audio_filepath and offset",
+    }

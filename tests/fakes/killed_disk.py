@@ -10,9 +10,9 @@ from typing import Any
 from zlib import crc32
 
 from fastscribe.config import OUTPUT_FORMATS, OutputStyle
+from fastscribe.results.interfaces import OutputRun
 from fastscribe.results.journal import NO_STATE, read_entries
 from fastscribe.results.output import open_journaled
-from fastscribe.results.outputs import OutputRun
 from fastscribe.results.paths import Paths
 from fastscribe.results.shards import UNSHARDED, Shard
 from fastscribe.types import AudioInfo, Failure, Segment, Source, Transcript, Word
@@ -68,9 +68,9 @@ def run(
     return written
 
 
-def state_of(folder: Path, ordered: bool, suffix: str = "") -> dict[str, Any]:
+def state_of(folder: Path, ordered: bool) -> dict[str, Any]:
     """All results that must not depend on kills. Checks the journal too."""
-    paths = Paths(folder, suffix)
+    paths = Paths(folder, "")
     rows = paths.rows.read_bytes()
     entries = list(read_entries(paths.journal))
     assert [0, *(entry.end for entry in entries)] == [*(entry.begin for entry in entries), len(rows)]  # no gap, no rest

@@ -14,8 +14,8 @@ from fastscribe._system.remote.file_system import FileSystemStore
 from fastscribe.config import OutputStyle
 from fastscribe.errors import OutputError
 from fastscribe.results import object_lock, storage_object
+from fastscribe.results.interfaces import OutputRun
 from fastscribe.results.output import open_journaled
-from fastscribe.results.outputs import OutputRun
 from fastscribe.types import Failure, Source
 from tests.fakes.killed_disk import result_of
 

@@ -3,8 +3,8 @@
     python -m tests.helpers.kill_runs --kills 120 --seed 0      the last line is one JSON object
 
 A process that has loaded the model and started no thread is forked for each attempt, so that one takes a tenth of the
-time; `--cold 5` also kills so many that start from nothing. Half of the kills come at a random moment of what an attempt is
-expected to take, the other half right before or after a random call that the code which writes makes to the system.
+time; `--cold 5` also kills so many that start from nothing. A kill comes at a random moment of what an attempt is expected
+to take: tests/results/test_power_cut.py stops runs at each change that they make.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import traceback
 from collections import Counter
@@ -28,7 +27,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any, NoReturn
 
 import soundfile
@@ -43,23 +42,6 @@ PATIENCE_S = 60.0
 COLD_S = 6.0  # a run that starts from nothing takes about so long
 CONFIDENCE_TOLERANCE = 0.011
 LOADED = "the model is loaded"  # a fork says so
-# Calls that change files, and the modules from which they are watched.
-CALLS = {
-    "write",
-    "replace",
-    "fsync",
-    "truncate",
-    "ftruncate",
-    "unlink",
-    "close",
-    "open",
-    "mkdir",
-    "flush",
-    "flock",
-    "lstat",
-}
-WRITERS = ("safe_files", "safe_open", "committer", "journal", "compact", "repair", "storage_folder", "output")
-WRITERS += ("result_files", "folder_lock", "event_log", "cli/run", "pathlib")
 USERS = {"part0/000.srt": "somebody's own subtitles", "notes.txt": "mine", "part0/.003.vtt.part": "a download"}
 
 
@@ -152,27 +134,6 @@ def wait(process: int, seconds: float) -> int | None:
 def kill(process: int) -> None:
     os.kill(process, signal.SIGKILL)
     os.waitpid(process, 0)
-
-
-def die_at_call(number: int, afterwards: bool) -> Callable[[], None]:
-    """Make the forked process receive SIGKILL at this call."""
-    left = number
-
-    def look(frame: FrameType, event: str, call: Any) -> None:
-        nonlocal left
-        if event != ("c_return" if afterwards else "c_call") or getattr(call, "__name__", "") not in CALLS:
-            return
-        if not frame.f_code.co_filename.removesuffix(".py").endswith(WRITERS):
-            return
-        left -= 1
-        if left < 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def begin() -> None:
-        threading.setprofile(look)
-        sys.setprofile(look)
-
-    return begin
 
 
 @dataclass(frozen=True)
@@ -306,7 +267,7 @@ class Killing:
         assert code == (1 if num_clips >= 30 else 0), f"{code}: {self.log.read_text()[-2000:]}"
         self.whole_s = time.monotonic() - begin
         self.start_s = 0.1 * self.whole_s
-        self.points: Counter[str] = Counter({"moment": 0, "call": 0, "cold": 0})
+        self.points: Counter[str] = Counter({"moment": 0, "cold": 0})
         self.counts: Counter[str] = Counter({"lost": 0, "doubled": 0, "different": 0})
         self.problems: list[str] = []
         self.runs = self.nothing_left = 0
@@ -347,14 +308,6 @@ class Killing:
                 except subprocess.TimeoutExpired:
                     process.kill()
                     return f"cold {after_s:.3f} s", None
-        if self.rng.random() < 0.5:
-            number, afterwards = self.rng.randrange(int(15 + 6 * self.num_files * (1 - done))), self.rng.random() < 0.5
-            process_id = start(given, self.log, die_at_call(number, afterwards))
-            code = wait(process_id, PATIENCE_S)
-            if code is None:
-                kill(process_id)
-                self.problems.append(f"run {self.runs}: hung, to die at call {number}")
-            return f"call {number} {'after' if afterwards else 'before'}", None if code == -signal.SIGKILL else code
         after_s = self.rng.uniform(0, 1.1 * expected_s)
         process_id = start(given, self.log)
         code = wait(process_id, after_s)
@@ -370,6 +323,7 @@ class Killing:
         """Run one last attempt to its end, and compare the results."""
         self.log.unlink(missing_ok=True)
         num_left = self.num_files - num_listed(self.out)
+        (self.out / "report.json").unlink(missing_ok=True)  # else that of an earlier attempt stays if nothing is left
         process = start(arguments(self.clips, self.out), self.log)
         code = wait(process, PATIENCE_S)
         if code is None:

@@ -1,6 +1,6 @@
 """Runs over short recordings into a folder or a store, and what is there afterwards.
 
-Each command is a process of its own: a fork of one that has the model loaded (forked_runs.py). Code before it can kill it.
+Each command is a process of its own: a fork of one that has the model loaded (forked_runs.py).
 """
 
 from __future__ import annotations
@@ -31,34 +31,6 @@ NO_MODEL = """
 from fastscribe.transcriber import Transcriber
 def load(*given): raise AssertionError("the model is loaded")
 Transcriber.load = load
-"""
-# Files of a store are written one after the other.
-ONE_BY_ONE = """
-from fastscribe.results.objects import ObjectFolder
-ObjectFolder.map = lambda self, call, items, batch=0: map(call, items)
-"""
-
-
-def killed(function: str, number: int = 1, is_before: bool = False) -> str:
-    """Code that kills the process with SIGKILL at a call of a function, by its whole name: the first, second .. one.
-
-    It is killed after the call, or before it.
-    """
-    owner, _, name = function.rpartition(".")
-    return f"""
-import os, pkgutil, signal
-from itertools import count
-owner, numbers = pkgutil.resolve_name({owner!r}), count(1)
-inner = getattr(owner, {name!r})
-def call(*given, **named):
-    is_it = next(numbers) == {number}
-    if is_it and {is_before}:
-        os.kill(os.getpid(), signal.SIGKILL)
-    answer = inner(*given, **named)
-    if is_it:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return answer
-setattr(owner, {name!r}, call)
 """
 
 

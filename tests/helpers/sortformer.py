@@ -17,6 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from tests.helpers.conformer_shapes import conformer_shapes, norm
+from tests.helpers.se_checkpoint import linear
+
 RATE = 16_000
 LENGTHS_S = (0.2, 3.0, 11.3)  # of the recordings with stored probabilities
 _CACHE = {
@@ -110,48 +113,23 @@ def recording(length_s: float) -> np.ndarray:
 
 def shapes(settings: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     """Return the shapes of NeMo's weights by name."""
-    hidden, mels = settings["transformer_encoder"]["hidden_size"], settings["encoder"]["feat_in"]
-    found: dict[str, tuple[int, ...]] = {}
-
-    def layer(name: str, *shape: int, bias: bool = True) -> None:
-        found[f"{name}.weight"] = shape
-        if bias:
-            found[f"{name}.bias"] = shape[:1]
-
-    for number, shape in {0: (1, 3), 2: (1, 3), 3: (_CHANNELS, 1), 5: (1, 3), 6: (_CHANNELS, 1)}.items():
-        layer(f"encoder.pre_encode.conv.{number}", _CHANNELS, shape[0], shape[1], shape[1])
-    layer("encoder.pre_encode.out", _WIDTH, _CHANNELS * mels // 8)
-    for number in range(_LAYERS):
-        place = f"encoder.layers.{number}"
-        for norm in ("feed_forward1", "self_att", "conv", "feed_forward2", "out"):
-            layer(f"{place}.norm_{norm}", _WIDTH)
-        for part in ("feed_forward1", "feed_forward2"):
-            layer(f"{place}.{part}.linear1", 4 * _WIDTH, _WIDTH)
-            layer(f"{place}.{part}.linear2", _WIDTH, 4 * _WIDTH)
-        for part in "qkv":
-            layer(f"{place}.self_attn.linear_{part}", _WIDTH, _WIDTH)
-        layer(f"{place}.self_attn.linear_out", _WIDTH, _WIDTH)
-        layer(f"{place}.self_attn.linear_pos", _WIDTH, _WIDTH, bias=False)
-        found |= {f"{place}.self_attn.pos_bias_{part}": (4, _WIDTH // 4) for part in "uv"}
-        layer(f"{place}.conv.pointwise_conv1", 2 * _WIDTH, _WIDTH, 1)
-        layer(f"{place}.conv.depthwise_conv", _WIDTH, 1, 9)
-        layer(f"{place}.conv.batch_norm", _WIDTH)
-        found |= {f"{place}.conv.batch_norm.running_{part}": (_WIDTH,) for part in ("mean", "var")}
-        layer(f"{place}.conv.pointwise_conv2", _WIDTH, _WIDTH, 1)
-        place = f"transformer_encoder.layers.{number}"
-        layer(f"{place}.layer_norm_1", hidden)
-        layer(f"{place}.layer_norm_2", hidden)
+    hidden = settings["transformer_encoder"]["hidden_size"]
+    found = {
+        name: shape for name, shape in conformer_shapes(settings["encoder"]).items() if not name.endswith("_tracked")
+    }
+    for place in (f"transformer_encoder.layers.{number}" for number in range(_LAYERS)):
+        found |= norm(f"{place}.layer_norm_1", hidden) | norm(f"{place}.layer_norm_2", hidden)
         for part in ("query_net", "key_net", "value_net", "out_projection"):
-            layer(f"{place}.first_sub_layer.{part}", hidden, hidden)
-        layer(f"{place}.second_sub_layer.dense_in", _INNER, hidden)
-        layer(f"{place}.second_sub_layer.dense_out", hidden, _INNER)
+            found |= linear(f"{place}.first_sub_layer.{part}", hidden, hidden)
+        found |= linear(f"{place}.second_sub_layer.dense_in", hidden, _INNER)
+        found |= linear(f"{place}.second_sub_layer.dense_out", _INNER, hidden)
     if settings["transformer_encoder"]["pre_ln"]:
-        layer("transformer_encoder.final_layer_norm", hidden)
+        found |= norm("transformer_encoder.final_layer_norm", hidden)
     if hidden != _WIDTH:
-        layer("sortformer_modules.encoder_proj", hidden, _WIDTH)
-    layer("sortformer_modules.hidden_to_spks", 4, 2 * hidden)
-    layer("sortformer_modules.first_hidden_to_hidden", hidden, hidden)
-    layer("sortformer_modules.single_hidden_to_spks", 4, hidden)
+        found |= linear("sortformer_modules.encoder_proj", _WIDTH, hidden)
+    found |= linear("sortformer_modules.hidden_to_spks", 2 * hidden, 4)
+    found |= linear("sortformer_modules.first_hidden_to_hidden", hidden, hidden)
+    found |= linear("sortformer_modules.single_hidden_to_spks", hidden, 4)
     return found
 
 

@@ -25,10 +25,13 @@ class StoreContract:
         assert remote.read_object(url) == remote.Content(b"hello", 5, version)
         assert remote.read_object(url, 1, 3).data == b"ell"
         assert remote.read_object(url, 3, 100).data == b"lo"
+        remote.write_object(f"{url}.json", b"of a longer name")
         remote.write_object(url, b"")
         assert remote.read_object(url).data == b"" and remote.stat_object(url).size == 0
         remote.delete_object(url)
         remote.delete_object(url)
+        assert remote.read_object(f"{url}.json").data == b"of a longer name"
+        remote.delete_object(f"{url}.json")
         for ask in (remote.stat_object, remote.read_object):
             with pytest.raises(remote.RemoteNotFound):
                 ask(url)
@@ -37,12 +40,13 @@ class StoreContract:
         names = ["a-b.wav", "a.wav", "a/c.wav", "a/deep/d.wav", "b.wav"]
         for name in reversed(names):
             remote.write_object(f"{folder}/{name}", name.encode())
+        remote.write_object(f"{folder}-old/e.wav", b"of a folder beside")
         found = list(remote.list_objects(folder))
         assert [one.url for one in found] == [f"{folder}/{name}" for name in names]
         assert found == [remote.stat_object(one.url) for one in found]
         assert list(remote.list_objects(f"{folder}/none")) == []
-        for one in found:
-            remote.delete_object(one.url)
+        for url in (*(one.url for one in found), f"{folder}-old/e.wav"):
+            remote.delete_object(url)
 
     def test_conditional_writes(self, folder: str) -> None:
         url = f"{folder}/lock"

@@ -77,7 +77,7 @@ PRELOADED = (
     "fastscribe.results.formats.cue_files",
     "fastscribe.results.merge_objects",
     "fastscribe.results.output",
-    "fastscribe.results.outputs",
+    "fastscribe.results.interfaces",
     "fastscribe.results.rows",
     "fastscribe.results.storage_folder",
     "fastscribe.results.storage_object",
@@ -335,7 +335,7 @@ def main() -> None:
 
 def import_program() -> None:
     """Import what commands import, and make them."""
-    from fastscribe._system.openmp import limit_openmp_spin
+    from fastscribe._system.process_settings import limit_openmp_spin
 
     limit_openmp_spin()
     for module in PRELOADED:

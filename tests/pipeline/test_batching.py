@@ -103,4 +103,4 @@ def test_the_smallest_of_several_budgets_allows_what_all_allow(several, rows, lo
     smallest = Budget.smallest(several)
     assert smallest.frames <= min(one.frames for one in several)
     assert smallest.cost(rows, longest) >= max(one.cost(rows, longest) for one in several)
-    assert Budget.smallest([Budget(5, 7, 9, 0.3)]) == Budget(5, 7, 9, 0.3)
+    assert Budget.smallest([Budget(5, 7, 9, 0.3, 8), Budget(6, 8, 8, 0.4, 16)]) == Budget(5, 7, 9, 0.3, 8)

@@ -42,6 +42,11 @@ def test_run_and_resume(tmp_path: Path) -> None:
     again = Page(page.read_text()).text
     assert "Earlier runs had done 3 files already, of which 1 had failed" in again
     assert "Of all runs the folder holds 5 files (1 failed)" in again
+    before = page.read_bytes()
+    assert transcribe(*clips, bad, "-o", out, "--report-html", page).returncode == 3
+    assert page.read_bytes() == before  # of the run that did something
+    page.write_bytes(b"")
+    assert transcribe(*clips, bad, "-o", out, "--report-html", page).returncode == 3 and page.stat().st_size
     assert not list(tmp_path.glob("*.part"))
 
 

@@ -15,6 +15,7 @@ from fastscribe.config import OutputStyle
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.results import compact as compact_module
 from fastscribe.results.compact import compact, finish_compaction
+from fastscribe.results.interfaces import OutputRun
 from fastscribe.results.journal import (
     NO_STATE,
     SYNCED,
@@ -26,7 +27,6 @@ from fastscribe.results.journal import (
     run_line,
 )
 from fastscribe.results.output import open_journaled
-from fastscribe.results.outputs import OutputRun
 from fastscribe.results.paths import SWAP, Paths
 from tests.results.test_output import put, spoken
 

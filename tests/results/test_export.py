@@ -14,9 +14,9 @@ import pytest
 from fastscribe.config import OUTPUT_FORMATS, OutputStyle, SubtitleStyle
 from fastscribe.errors import ManifestError, OutputError, UsageError
 from fastscribe.results.export import Exported, export_in_place, export_to_folder, stored_results
+from fastscribe.results.interfaces import OutputRun
 from fastscribe.results.merge import merge
 from fastscribe.results.output import open_journaled
-from fastscribe.results.outputs import OutputRun
 from fastscribe.results.rows import ResultRow, read_rows
 from fastscribe.results.shards import Shard
 from fastscribe.results.storage_folder import FolderStorage
@@ -88,13 +88,13 @@ def test_users_files_and_edits_stay(tmp_path: Path, corpus: Corpus) -> None:
     (out / "a.txt").write_text("One\n")  # an edit of the same size
     (out / "a.srt").write_text("mine")
     said = list[str]()
-    export_in_place(out, OutputStyle(("txt", "srt")), said.append)
+    assert export_in_place(out, OutputStyle(("txt", "srt")), said.append).kept == 1
     assert (out / "a.txt").read_text() == "One\n"  # it is there, and export does not read what it would not write
     assert (out / "a.srt").read_text() == "mine"
     assert len(said) == 1 and said[0].startswith(f"{out / 'a.srt'}: edited")
     (out / "b.srt").write_text((out / "b.srt").read_text().replace("two", "Two"))
     edited = (out / "b.srt").read_text()
-    export_in_place(out, NARROW, said.append)
+    assert export_in_place(out, NARROW, said.append).kept == 2
     assert (out / "b.srt").read_text() == edited and "Two" in edited
     assert len(said) == 2 and f"{out / 'a.srt'} (and 1 more): edited" in said[1]
 

@@ -17,8 +17,8 @@ from fastscribe._system import remote
 from fastscribe._system.text_layout import clean_text
 from fastscribe.config import OutputStyle
 from fastscribe.errors import OutputError, UsageError
+from fastscribe.results.interfaces import Output, OutputRun, check_new_folder
 from fastscribe.results.output import JournaledOutput, Totals, open_journaled, read_ledger
-from fastscribe.results.outputs import Output, OutputRun, check_new_folder
 from fastscribe.results.shards import UNSHARDED, Shard
 from fastscribe.results.storage_folder import FolderStorage
 from fastscribe.results.storage_object import ObjectStorage

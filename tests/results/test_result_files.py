@@ -14,9 +14,9 @@ import pytest
 
 from fastscribe.config import OutputStyle, SubtitleStyle
 from fastscribe.errors import OutputError
+from fastscribe.results.interfaces import OutputRun
 from fastscribe.results.journal import SYNCED
 from fastscribe.results.output import JournaledOutput, open_journaled
-from fastscribe.results.outputs import OutputRun
 from fastscribe.results.storage_folder import FolderStorage
 from fastscribe.results.storage_object import ObjectStorage
 from fastscribe.types import Segment, Transcript, Word

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
 from itertools import count
 
 import pytest
@@ -13,17 +12,11 @@ from fastscribe.errors import OutputError, UsageError
 from fastscribe.results.merge_objects import merge_store
 from fastscribe.results.shards import Shard
 from fastscribe.types import Source
-from tests.helpers.object_store import FaultyStore, object_store
+from tests.helpers.object_store import FaultyStore
 from tests.results.test_output import Place, failed, put, spoken
 
 _numbers = count()
 KINDS = ("run.json", "part.jsonl", "a.txt", "published", "transcripts", "report")
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[FaultyStore]:
-    with object_store() as store:
-        yield store
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from fastscribe.audio.repeats import Repeats
 from fastscribe.config import OutputStyle
 from fastscribe.errors import UsageError
 from fastscribe.results.formats.writers import SINGLE_FORMATS
-from fastscribe.results.outputs import OutputRun
+from fastscribe.results.interfaces import OutputRun
 from fastscribe.results.stream import StreamOutput, check_inputs
 from fastscribe.types import Source, Transcript
 from tests.audio.test_inputs import touch, write_manifest

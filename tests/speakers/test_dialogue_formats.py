@@ -47,6 +47,19 @@ def test_text_has_a_paragraph_a_turn() -> None:
     assert (render(silent, "txt"), render(silent, "srt"), render(silent, "vtt")) == ("\n", "", "WEBVTT\n\n")
 
 
+def test_one_speaker_without_a_name_is_not_named() -> None:
+    for name, expected in (("channel 1", "Hello."), ("speaker 2", "Hello."), ("Anna", "Anna: Hello.")):
+        alone = merge([spoken((0, "Hello."))], (name,))
+        assert render(alone, "txt") == expected + "\n"
+        assert render(alone, "srt").splitlines()[2] == expected
+        assert ("**" in render(alone, "md")) == (name == "Anna") and json.loads(render(alone, "json"))["speakers"] == [
+            name
+        ]
+    assert render(merge([spoken((0, "Hi.")), spoken((3, "Ho."))], ("channel 1", "channel 2")), "txt").startswith(
+        "channel 1:"
+    )
+
+
 def test_a_style_names_the_speakers_of_files_and_streams() -> None:
     swapped = SpeakerNames(of_labels=(("", "agent", "A & B"), ("", "A & B", "agent"), ("other.wav", "agent", "x")))
     style = OutputStyle(("txt", "json"), speaker_names=swapped)

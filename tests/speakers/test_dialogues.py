@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -245,38 +247,55 @@ def test_the_command_line_and_resume(folder: Path, tmp_path: Path) -> None:
     rttm = (out / "call.rttm").read_text().splitlines()
     assert rttm[0] == f"SPEAKER call.wav 1 0.000 {end} <NA> <NA> agent <NA> <NA>" and len(rttm) > 3
     again = fastscribe(*given, *speakers, "-f", "jsonl,srt")
-    assert again.returncode == 0 and json.loads((out / "report.json").read_text())["skipped"] == 3
+    assert again.returncode == 0 and "all 3 inputs are done: there is nothing to do" in again.stderr
     assert "agent: At Rice Stadium" in (out / "call.srt").read_text()
     refused = fastscribe(*given)
     assert refused.returncode == 2 and "--speaker" in refused.stderr
 
 
 def test_other_names_need_no_decoding(folder: Path, tmp_path: Path) -> None:
-    """Files get them in a later run or export, rows keep those of their run, and a run without names leaves them."""
+    """Files get them in a later run or export, and later files too, until others are given. Rows keep those of their run."""
     out, names = tmp_path / "out", tmp_path / "names.txt"
     names.write_text("customer\tEva\nin/call.wav\tagent\tKarl\n")
     given = ("transcribe", folder, "-m", MODEL, "-o", out, "--max-utterance-s", "8", "--speakers", "channels")
 
-    def found() -> list[list[str]]:
-        """Return who speaks in each recording, by its text."""
-        return [
-            sorted({line.partition(": ")[0] for line in (out / f"{name}.txt").read_text().splitlines() if line})
-            for name in ("call", "copy", "mono")
-        ]
+    def speakers(folder: Path, name: str, format: str) -> list[str]:
+        """Return who speaks in a recording, by its text."""
+        (path,) = folder.rglob(f"{name}.{format}")
+        return sorted(set(re.findall(r"^(?:\[.*\] )?\**(\w+(?: [12])?)\**: ", path.read_text(), re.MULTILINE)))
 
+    def export(format: str, *more: Any) -> tuple[Any, ...]:
+        return "export", out, "-f", format, *more
+
+    elsewhere = tmp_path / "elsewhere"
     for command, expected in (
         ((*given, "--speaker-names", "agent,customer", "-f", "txt"), ["agent", "customer"]),
         ((*given, "--speaker-names", "Anna,Berta", "-f", "txt"), ["Anna", "Berta"]),
-        ((*given, "-f", "txt"), ["Anna", "Berta"]),
-        (("export", out, "--speaker-names", names, "-f", "txt"), ["Eva", "Karl"]),
+        ((*given, "-f", "txt,md"), ["Anna", "Berta"]),
+        (export("srt"), ["Anna", "Berta"]),
+        (export("md", "-o", elsewhere), ["Anna", "Berta"]),
+        (export("txt", "--speaker-names", names), ["Eva", "Karl"]),
         ((*given, "--speaker-names", names, "-f", "txt"), ["Eva", "Karl"]),
+        (export("txt,md"), ["Eva", "Karl"]),
+        (export("txt", "--speaker-names", "none"), ["agent", "customer"]),
+        (export("txt,md"), ["agent", "customer"]),
     ):
         done = fastscribe(*command)
         assert done.returncode == 0, done.stderr
-        assert found() == [expected, ["channel 1"], ["channel 1"]]
+        place, formats = (elsewhere if "-o" in command[-2:] else out), str(command[command.index("-f") + 1]).split(",")
+        for format in formats:
+            assert [speakers(place, name, format) for name in ("call", "copy", "mono")] == [expected, [], []], command
+    printed = fastscribe("export", out / "transcripts.jsonl", "-f", "txt").stdout
+    assert "\tagent: " in printed and "Karl" not in printed
+    shutil.copy(folder / "call.wav", folder / "new.wav")  # a new recording gets the names of the folder
+    assert fastscribe(*export("txt", "--speaker-names", "Anna,Berta")).returncode == 0
+    assert fastscribe(*given, "-f", "txt").returncode == 0
+    assert speakers(out, "new", "txt") == ["Anna", "Berta"]
+    assert "\tAnna: " in fastscribe("export", out / "transcripts.jsonl", "-f", "txt").stdout
+    (folder / "new.wav").unlink()
     stored = rows((out / "transcripts.jsonl").read_text())
-    assert len(stored) == 3
-    assert [row["speakers"] for row in stored if row["audio_filepath"].endswith("call.wav")] == [list(NAMES)]
+    found = {Path(row["audio_filepath"]).name: row["speakers"] for row in stored}
+    assert len(stored) == 4 and found["call.wav"] == list(NAMES) and found["new.wav"] == ["channel 1", "channel 2"]
 
 
 def test_names_of_nobody_are_said(folder: Path, tmp_path: Path) -> None:
@@ -302,6 +321,11 @@ def test_names_of_nobody_are_said(folder: Path, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         said = [one for one in done.stderr.splitlines() if "--speaker-names" in one]
         assert said == ([f"fastscribe: {line}"] if line else []), command
+    (folder / "broken.wav").write_bytes(b"RIFF")  # a recording that fails may have the missing speaker
+    for _ in range(2):
+        done = fastscribe(*given, "-f", "txt", "--speaker-names", names)
+        assert done.returncode and "no speaker is found" not in done.stderr
+    (folder / "broken.wav").unlink()
     row = {"id": "a", "audio_filepath": "a.wav", "text": "", "duration": 1.0, "words": [], "segments": []}
     (out / "plain.jsonl").write_text(json.dumps(row) + "\n")
     done = fastscribe("export", out / "plain.jsonl", "-f", "txt", "--speaker-names", "Anna,Berta")

@@ -9,13 +9,13 @@ from time import perf_counter
 
 import pytest
 
-from fastscribe.cli.run import process_age_s
+from fastscribe._system.process_settings import process_age_s
 from tests.conftest import ROOT
 
 
 @pytest.mark.linux
 def test_a_new_process_counts_its_own_start() -> None:
-    code = "import time; time.sleep(0.2); from fastscribe.cli.run import process_age_s; print(process_age_s())"
+    code = "import time; time.sleep(0.2); from fastscribe._system.process_settings import process_age_s; print(process_age_s())"
     start = perf_counter()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert 0.2 <= float(done.stdout) <= perf_counter() - start + 0.02  # a clock tick is 10 ms

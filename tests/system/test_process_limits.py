@@ -15,10 +15,10 @@ LIMITED = """
 import json, os, resource, sys
 for name, limits in json.loads(sys.argv[1]).items():
     resource.setrlimit(getattr(resource, name), limits)
-from fastscribe._system import process_limits
-process_limits.raise_soft_limits()
+from fastscribe._system import limits
+limits.raise_soft_limits()
 opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(int(sys.argv[2]))]
-print(json.dumps([resource.getrlimit(resource.RLIMIT_NOFILE), process_limits.room_for_processes(int(sys.argv[3]), 2, 4)]))
+print(json.dumps([resource.getrlimit(resource.RLIMIT_NOFILE), limits.room_for_processes(int(sys.argv[3]), 2, 4)]))
 """
 
 

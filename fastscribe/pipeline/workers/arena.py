@@ -14,8 +14,7 @@ import os
 import shutil
 import sys
 import tempfile
-from bisect import insort
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from threading import Thread
 from typing import NamedTuple
@@ -139,7 +138,7 @@ class Arena(SharedMemory):
         self.num_bytes = _STATUS_BYTES + num_bytes
         self.refusal: OSError | None = None
         self._is_file, self._num_used = False, 1  # segments
-        self._free: list[tuple[int, int]] = []  # begin and size, in order; none goes beyond its segment
+        self._parts: dict[int, int] = {}  # size by begin, of those that are given away
         self._descriptor, self._path = self._open()
         try:
             os.truncate(self._descriptor, self.num_bytes)
@@ -148,7 +147,6 @@ class Arena(SharedMemory):
         except BaseException:
             self.close()
             raise
-        self.clear()
         np.frombuffer(self._map, np.int64, 2 * MAX_HELPERS)[:] = -1
 
     @classmethod
@@ -157,33 +155,20 @@ class Arena(SharedMemory):
         num_bytes = max(_MIN_BYTES, min(_DEVICE_BYTES * num_devices, total_bytes // _MEMORY_SHARE))
         return cls(num_bytes, _aligned(num_bytes // (_DEVICE_PARTS * num_devices), _SEGMENT_ALIGN_BYTES))
 
-    @property
-    def is_empty(self) -> bool:
-        """True if no part is given away."""
-        return sum(size for _, size in self._free) == self._num_free
-
     def allocate(self, num_bytes: int) -> int | None:
         """Return where a part begins, or None if there is no room for it now."""
         size = _aligned(num_bytes)
         while True:
-            for index, (begin, free) in enumerate(self._free):
-                if free >= size:
-                    self._free[index : index + 1] = [(begin + size, free - size)] if free > size else []
+            for begin, end in self._gaps():
+                if end - begin >= size:
+                    self._parts[begin] = size
                     return begin
             if not self._use_next_segment(size):
                 return None
 
-    def release(self, begin: int, num_bytes: int) -> None:
+    def release(self, begin: int) -> None:
         """Take back a part."""
-        insort(self._free, (begin, _aligned(num_bytes)))
-        joined: list[tuple[int, int]] = []
-        ends = {end for _, end in self.segments}
-        for start, size in self._free:
-            if joined and sum(joined[-1]) == start and start not in ends:
-                joined[-1] = joined[-1][0], joined[-1][1] + size
-            else:
-                joined.append((start, size))
-        self._free = joined
+        del self._parts[begin]
 
     def grow(self, num_bytes: int) -> int:
         """Return where a part begins for which waiting makes no room. Raises OSError.
@@ -194,21 +179,8 @@ class Arena(SharedMemory):
         os.truncate(self._descriptor, begin + size)
         self._reserve(begin, size)
         self.num_bytes += size
-        self._num_free += size
+        self._parts[begin] = size
         return begin
-
-    def clear(self, kept: Iterable[tuple[int, int]] = ()) -> None:
-        """Take back all parts but some, for good: begin and size of each that is still written to."""
-        self._free, lost = [], sorted(kept)
-        for begin, end in [*self.segments[: self._num_used], (self.segments[-1][1], self.num_bytes)]:
-            for start, size in lost:
-                if begin <= start < end:
-                    if start > begin:
-                        self._free.append((begin, start - begin))
-                    begin = start + _aligned(size)
-            if begin < end:
-                self._free.append((begin, end - begin))
-        self._num_free = sum(size for _, size in self._free)
 
     def close(self) -> None:
         """Free the memory once the last process that maps it has ended."""
@@ -216,8 +188,18 @@ class Arena(SharedMemory):
         if self._path:
             os.unlink(self._path)
 
+    def _gaps(self) -> Iterator[tuple[int, int]]:
+        """Yield begin and end of what is free, in order; no gap goes beyond its segment."""
+        parts = sorted(self._parts.items())
+        for begin, segment_end in [*self.segments[: self._num_used], (self.file.num_bytes, self.num_bytes)]:
+            for start, size in parts:
+                if begin <= start < segment_end:
+                    yield begin, start
+                    begin = start + size
+            yield begin, segment_end
+
     def _use_next_segment(self, num_bytes: int) -> bool:
-        """Add the next segment to what is free, if that or a later one has room for a part. Return False if not."""
+        """Use the next segment, if that or a later one has room for a part. Return False if not."""
         unused = self.segments[self._num_used :]
         if all(end - begin < num_bytes for begin, end in unused):
             return False
@@ -227,8 +209,6 @@ class Arena(SharedMemory):
         except OSError:  # the disk is full: what there is has to do
             return False
         self._num_used += 1
-        insort(self._free, (begin, end - begin))
-        self._num_free += end - begin
         return True
 
     def _open(self) -> tuple[int, str]:

@@ -17,8 +17,7 @@ from threading import Thread
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from fastscribe._system.openmp import limit_openmp_spin
-from fastscribe._system.quick_start import quick_start
+from fastscribe._system.process_settings import limit_openmp_spin, quick_start
 from fastscribe.audio.failures import to_failure
 from fastscribe.errors import DeviceFailed, DeviceUnusable, FastscribeError, UsageError, first_line
 from fastscribe.pipeline.stats import Stopwatch

@@ -40,14 +40,6 @@ class Task:
 
 
 @dataclass
-class Death:
-    """What the death of a worker means: other workers take some rows over, and the pool gives the rest up."""
-
-    num_handed_over: int
-    given_up: list[BatchRow]
-
-
-@dataclass
 class _Worker:
     max_in_flight: int
     tasks: list[Task] = field(default_factory=list)
@@ -141,19 +133,22 @@ class Dispatch:
                 self._remove(task)
         return sorted(new)
 
-    def remove_worker(self, worker: int) -> Death:
-        """Take over the batches of a worker that has died."""
+    def remove_worker(self, worker: int) -> tuple[int, list[BatchRow]]:
+        """Take over the batches of a worker that has died.
+
+        Returns:
+            The number of rows that go to other workers, and the rows that the pool gives up.
+        """
         dead = self._workers.pop(worker, _Worker(0))
-        handed_over = sum(len(task.left) for task in dead.tasks)
+        num_rows = sum(len(task.left) for task in dead.tasks)
         for task in dead.tasks:
             task.deaths, task.worker = task.deaths + 1, -1
         given_up: list[BatchRow] = []
         if len(dead.tasks) == 1 and not any(map(self._may_kill, dead.taken)):  # it alone can be to blame
             given_up = self._isolate(dead.tasks[0])
-            handed_over -= len(given_up)
         else:
             self._suspects.extend(dead.tasks)
-        return Death(handed_over, given_up)
+        return num_rows - len(given_up), given_up
 
     def suspects(self) -> list[BatchRow]:
         """Return the rows without a result that a worker had when it died."""

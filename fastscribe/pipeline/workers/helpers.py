@@ -11,13 +11,13 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import count
 from threading import Event, RLock, Thread
 from typing import Any
 
-from fastscribe._system.process_limits import room_for_processes
+from fastscribe._system.limits import room_for_processes
 from fastscribe.errors import DeviceFailed, RecordingKilledProcess, first_line
 from fastscribe.fast_paths import RefusedPath
 from fastscribe.pipeline.loader import REMOTE_THREADS
@@ -40,50 +40,44 @@ _GIVEN_BACK = 4  # if no more helpers can start, one of these is ended: the run 
 _VARIABLES = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
+def _ignore(*arguments: object) -> None:
+    """Do nothing with what comes too late."""
+
+
+@dataclass(eq=False)
 class Job:
     """Work for a helper.
 
-    Args:
+    Attributes:
         kind: What is done with the items.
         shared: What they have in common.
-        items: The items.
-        done: Called in any thread with the position of each item and its result, or the error of one that was given up.
+        items: The items, by number; of those that a helper has, the ones without a result.
+        done: Called in any thread with the number of each item and its result, or the error of one that was given up.
         late: Called in any thread when an item is tried again, so that its result comes later than the others.
         is_remote: The items wait for a network, which has time limits of its own: several threads work on them.
         prefers: Number of the helper that has data of the items.
+        deaths: Of helpers that were working on its only item.
     """
 
-    def __init__(
-        self,
-        kind: Kind,
-        shared: Any,
-        items: Sequence[Any],
-        done: Callable[[int, Any, int], None],
-        late: Callable[[], None] = lambda: None,
-        is_remote: bool = False,
-        prefers: int | None = None,
-    ) -> None:
-        self.kind, self.shared, self.items, self.done, self.late = kind, shared, items, done, late
-        self.is_remote, self.prefers = is_remote, prefers
-        self.number = -1
-        self.left = set(range(len(items)))  # positions without a result
-        self.deaths = 0  # of helpers that were working on its only item
-        self.is_dropped = False  # its run has ended
+    kind: Kind
+    shared: Any
+    items: dict[int, Any]
+    done: Callable[[int, Any], None]
+    late: Callable[[], None] = _ignore
+    is_remote: bool = False
+    prefers: int | None = None
+    deaths: int = 0
+    number: int = field(default=-1, init=False)
+    sent: Sequence[int] = field(default=(), init=False)  # numbers of the items, in the order in which a helper has them
+    is_dropped: bool = field(default=False, init=False)  # its run has ended
 
     def drop(self) -> None:
         """Call no one any more, and give none of it to another helper."""
         self.is_dropped, self.done, self.late = True, _ignore, _ignore
 
-    def rest(self, positions: Sequence[int], deaths: int = 0) -> Job:
+    def rest(self, numbers: Iterable[int], deaths: int = 0) -> Job:
         """Return a job of some of the items."""
-        items, done = [self.items[one] for one in positions], self.done
-
-        def done_of_all(position: int, result: Any, helper: int) -> None:
-            done(positions[position], result, helper)
-
-        job = Job(self.kind, self.shared, items, done_of_all, self.late, self.is_remote, self.prefers)
-        job.deaths = deaths
-        return job
+        return replace(self, items={one: self.items[one] for one in numbers}, deaths=deaths)
 
 
 @dataclass(eq=False)
@@ -117,6 +111,7 @@ class HelperPool:
     Attributes:
         number: How many there are.
         cpu_s: Processor seconds by kind of job.
+        homes: By a remote recording's position in the run, the helper that has prepared it and has its bytes.
     """
 
     def __init__(
@@ -131,6 +126,7 @@ class HelperPool:
     ) -> None:
         self.number, self._arena, self._relay, self._say, self._tell_failure = number, arena, relay, say, fail
         self.cpu_s: dict[Kind, float] = dict.fromkeys(KINDS, 0.0)
+        self.homes: dict[int, int] = {}
         self._lock = RLock()
         self._queued: dict[Kind, deque[Job]] = {kind: deque() for kind in KINDS}
         self._setup: messages.Setup | None = None
@@ -164,15 +160,18 @@ class HelperPool:
             self._dispatch()
         self._give_up_queued()
 
-    def forget(self, helper: int, index: int) -> None:
-        """Let a helper free the bytes of a remote recording, which has its result."""
+    def forget(self, index: int) -> None:
+        """Let a helper free the bytes of a recording, which has its result, if it is a remote one."""
+        if (home := self.homes.pop(index, None)) is None:
+            return
         with self._lock:
-            for one in self._helpers:
-                if one.number == helper:
-                    one.process.send(messages.Forget(index))
+            for helper in self._helpers:
+                if helper.number == home:
+                    helper.process.send(messages.Forget(index))
 
     def end_run(self) -> None:
         """Drop all jobs. A helper that does not come to an end soon is replaced: it may write into memory that is free now."""
+        self.homes.clear()
         with self._lock:
             for queue in self._queued.values():
                 queue.clear()
@@ -186,6 +185,16 @@ class HelperPool:
             for helper in busy:
                 if helper in self._helpers and helper.jobs:
                     self._replace(helper)
+
+    def hand_back(self, error: DeviceFailed) -> None:
+        """End the helpers. Each item that they had, or would get from now on, has the error as its result."""
+        with self._lock:
+            self._broken = error
+            for helper in self._helpers:
+                for job in helper.jobs:
+                    self._queued[job.kind].append(job)
+        self.close()
+        self._give_up_queued()
 
     def close(self) -> None:
         """End the helpers."""
@@ -256,26 +265,29 @@ class HelperPool:
             else:
                 helper.is_ready, self._failed_starts = True, 0
             self._dispatch()
-        for job, position, result in results:  # without the lock: who hears of it may submit jobs
-            job.done(position, result, helper.number)
+        for job, number, result in results:  # without the lock: who hears of it may submit jobs
+            job.done(number, result)
         self._give_up_queued()
 
     def _finish(self, helper: _Helper, message: messages.Done) -> list[tuple[Job, int, Any]]:
-        """Return results of a job with their positions."""
+        """Return results of a job with the numbers of their items."""
         job = next((one for one in helper.jobs if one.number == message.job), None)
         if job is None:
             return []
         self.cpu_s[job.kind] += message.cpu_s
-        results = [(job, position, result) for position, result in enumerate(message.results, message.first)]
-        job.left.difference_update(range(message.first, message.first + len(results)))
-        if not job.left:
+        numbers = job.sent[message.first : message.first + len(message.results)]
+        for number in numbers:
+            item = job.items.pop(number)
+            if job.is_remote and job.kind == "prepare":
+                self.homes[item.index] = helper.number
+        if not job.items:
             helper.jobs.remove(job)
-        return results
+        return [(job, number, result) for number, result in zip(numbers, message.results, strict=True)]
 
     def _died(self, helper: _Helper) -> list[tuple[Job, int, Any]]:
         """Replace a dead helper and hand over its jobs. Return the item that no helper tries again, if any, as a result."""
         reason = helper.ended_for or helper.process.reason()
-        number, item = self._arena.status(helper.place).tolist()
+        working_on, position = self._arena.status(helper.place).tolist()
         if not helper.is_ready:
             self._failed_starts += 1
             if self._failed_starts >= _MAX_FAILED_STARTS:
@@ -287,12 +299,12 @@ class HelperPool:
                 return []
         given_up: list[tuple[Job, int, Any]] = []
         for job in reversed([one for one in helper.jobs if not one.is_dropped]):
-            queue, left = self._queued[job.kind], sorted(job.left)
+            queue, left = self._queued[job.kind], list(job.items)
             job.late()
             if job.is_remote and len(left) > 1:  # any of its items may be to blame
                 queue.extendleft(job.rest([one]) for one in reversed(left))
                 continue
-            if job.number == number and item in job.left:
+            if job.number == working_on and (item := job.sent[position]) in job.items:
                 left.remove(item)
                 if job.deaths + 1 < MAX_DEATHS_OF_ITEM:
                     queue.append(job.rest([item], job.deaths + 1))
@@ -332,8 +344,8 @@ class HelperPool:
             for queue in self._queued.values():
                 queue.clear()
         for job in jobs:
-            for position in sorted(job.left):
-                job.done(position, self._broken, -1)
+            for number in job.items:
+                job.done(number, self._broken)
 
     def _retire(self, helper: _Helper) -> None:
         self._helpers.remove(helper)
@@ -363,10 +375,11 @@ class HelperPool:
         return None
 
     def _send(self, helper: _Helper, job: Job) -> None:
-        job.number = next(self._numbers)
+        job.number, job.sent = next(self._numbers), list(job.items)
         helper.jobs.append(job)
         threads = self.remote_threads if job.is_remote and len(job.items) > 1 else 1
-        helper.process.send(messages.Job(job.number, job.kind, job.shared, job.items, _folder(), threads))
+        items = list(job.items.values())
+        helper.process.send(messages.Job(job.number, job.kind, job.shared, items, _folder(), threads))
 
     # --- helpers that stand still ------------------------------------------------------------------------------------
 
@@ -420,7 +433,3 @@ def _work_of(pid: int) -> tuple[int, ...]:
         return int(fields[11]) + int(fields[12]), num_read
     except OSError:  # it has just ended, or a container hides it
         return ()
-
-
-def _ignore(*arguments: object) -> None:
-    """Do nothing with what comes too late."""

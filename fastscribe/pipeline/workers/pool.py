@@ -12,6 +12,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -20,8 +21,7 @@ from time import perf_counter
 from typing import Any
 
 from fastscribe import errors
-from fastscribe._system.memory import usable_bytes
-from fastscribe._system.process_limits import raise_soft_limits
+from fastscribe._system.limits import raise_soft_limits, usable_bytes
 from fastscribe._system.processors import usable_processors
 from fastscribe.audio.failures import to_failure
 from fastscribe.config import Options, OutputStyle
@@ -46,10 +46,9 @@ from fastscribe.pipeline.workers import messages
 from fastscribe.pipeline.workers.arena import Arena
 from fastscribe.pipeline.workers.devices import Device
 from fastscribe.pipeline.workers.dispatch import Dispatch, Task
+from fastscribe.pipeline.workers.groups import ITEMS_A_JOB, InputGroup, ReadBatch
 from fastscribe.pipeline.workers.helpers import HelperPool
-from fastscribe.pipeline.workers.inputs import HelperInputs
 from fastscribe.pipeline.workers.process import StderrRelay, WorkerProcess, kill_all
-from fastscribe.pipeline.workers.reads import ReadBatch
 from fastscribe.pipeline.workers.stages import MakeTextStage, PrepareStage, ReadStage
 from fastscribe.pipeline.workers.texts import HelperTexts
 from fastscribe.segmentation.silence import with_cuts
@@ -123,43 +122,39 @@ class WorkerPool:
         self._last_death = ""
         self._text_s = 0.0  # seconds of helpers for the texts of earlier runs
         self._is_woken = self._wakes = False  # an event wakes it already; the source of plans wakes it too
-        raise_soft_limits()
-        self._relay = StderrRelay()
-        try:
-            self._arena = Arena.of_machine(usable_bytes(), len(devices))
-        except BaseException:
-            self._relay.close()
-            raise
-        if self._arena.refusal is not None:
-            why = first_line(self._arena.refusal)
-            self._tell(f"the system refuses memory without a file ({why}): samples go through a temporary file")
-        self._start = replace(start, shared=self._arena.file)
         self._processes: list[WorkerProcess] = []  # of devices, all that may live
         self._readers: ReplacingThreadPool | None = None
         self._batches: dict[int, ReadBatch] = {}  # in the arena, by number
-        self._lost: list[tuple[int, int]] = []  # parts of the arena that are not used again
         self._reset()
-        try:
+        raise_soft_limits()
+        with ExitStack() as opened:
+            self._relay = StderrRelay()
+            opened.callback(self._relay.close)
+            self._arena = Arena.of_machine(usable_bytes(), len(devices))
+            opened.callback(self._arena.close)
+            if self._arena.refusal is not None:
+                why = first_line(self._arena.refusal)
+                self._tell(f"the system refuses memory without a file ({why}): samples go through a temporary file")
+            self._start = replace(start, shared=self._arena.file)
+            helpers: list[HelperPool] = []
+            opened.callback(_end, self._processes, helpers)
             # Devices first: they take longer to start.
             self._slots = [_Slot(one, self._new_process(one), DeviceShare(one.name, "")) for one in devices]
             self.helpers = self._new_helpers(start.options)
-            self._finalizer = weakref.finalize(self, _end, self._processes, self.helpers, self._arena, self._relay)
-        except BaseException:
-            _end(self._processes, None, self._arena, self._relay)
-            raise
-        try:
-            while any(slot.ready is None and not slot.is_given_up for slot in self._slots):
-                for _ in self._receive():
-                    pass
-            self._facts = self._common_facts()
-            # All devices may be starting again when this is asked for.
-            self._ready = next(slot.ready for slot in self._slots if slot.ready is not None)
-            for slot in self._slots:
-                if slot.is_given_up:
-                    self._tell(f"{slot.device.process_name} {slot.death}; the others go on")
-        except BaseException:
-            self.close()
-            raise
+            helpers.append(self.helpers)
+            self._facts, self._ready = self._wait_until_ready()
+            self._finalizer = weakref.finalize(self, opened.pop_all().close)
+
+    def _wait_until_ready(self) -> tuple[ModelFacts, messages.Ready]:
+        """Return what the processes say of the model, and what one of them has said: later all may be starting again."""
+        while any(slot.ready is None and not slot.is_given_up for slot in self._slots):
+            for _ in self._receive():
+                pass
+        facts = self._common_facts()
+        for slot in self._slots:
+            if slot.is_given_up:
+                self._tell(f"{slot.device.process_name} {slot.death}; the others go on")
+        return facts, next(slot.ready for slot in self._slots if slot.ready is not None)
 
     @property
     def facts(self) -> ModelFacts:
@@ -172,12 +167,6 @@ class WorkerPool:
     @property
     def budget(self) -> Budget:
         return self._budget
-
-    @property
-    def suspects(self) -> set[int]:
-        """The recordings without a result that a device had when its process died, by their positions in the run."""
-        rows = [*self._dispatch.suspects(), *((batch, row) for batch, row, _ in self._blamed)]
-        return {self._batches[batch].utterances[row].audio.index for batch, row in rows}
 
     def choose_budget(self) -> Budget:
         budgets = [slot.ready.budget for slot in self._slots if slot.ready is not None] or [self._ready.budget]
@@ -199,7 +188,7 @@ class WorkerPool:
 
     def host_work(self, preparation: Preparation, stage: TextStage, rooms: Additions) -> HostWork:
         if rooms.needs_whole_recordings or rooms.make_texts is not None:
-            return HostWork(None, local_texts(stage, rooms))
+            return HostWork(local_texts(stage, rooms))
         made = MakeTextStage(stage, rooms.edits, self.style)
         stages: dict[messages.Kind, Any] = {
             "read": ReadStage(),
@@ -207,9 +196,9 @@ class WorkerPool:
             "text": made,
         }
         self.helpers.set_up(stages)
-        inputs = HelperInputs(preparation, self.helpers, self._wake, self._homes)
         self._wakes = True
-        return HostWork(inputs, partial(HelperTexts, made, self.helpers, self._wake, self._homes))
+        make_texts = partial(HelperTexts, made, self.helpers, self._wake)
+        return HostWork(make_texts, partial(InputGroup, preparation, self.helpers), ITEMS_A_JOB, self._wake)
 
     def execute(self, plans: Iterable[Plan | Idle]) -> Generator[Outcome | Idle, None, None]:
         assert self._readers is not None, "begin() comes first"
@@ -233,8 +222,7 @@ class WorkerPool:
             self._reads.close()
 
     def release(self, index: int) -> None:
-        if (home := self._homes.pop(index, None)) is not None:
-            self.helpers.forget(home, index)
+        self.helpers.forget(index)
 
     def end(self) -> None:
         for slot in self._slots:
@@ -248,6 +236,19 @@ class WorkerPool:
         if self._readers is not None:
             self._readers.close()
         self._reset()
+
+    def give_up(self, error: DeviceFailed) -> set[int]:
+        """Give up the processes for good, because of an error; the caller's process does what helpers were at.
+
+        Returns:
+            The recordings without a result that a device had when its process died, by their positions in the run.
+        """
+        rows = [*self._dispatch.suspects(), *((batch, row) for batch, row, _ in self._blamed)]
+        suspects = {self._batches[batch].utterances[row].audio.index for batch, row in rows}
+        self.helpers.hand_back(error)
+        self.end()
+        self.close()
+        return suspects
 
     def close(self) -> None:
         self._finalizer()
@@ -266,18 +267,17 @@ class WorkerPool:
 
     def _reset(self) -> None:
         """Forget the batches of a run. The memory of those that threads of this process still write to is lost."""
-        self._lost += [(one.place, one.layout.num_bytes) for one in self._batches.values() if one.being_written]
+        for place in [one.place for one in self._batches.values() if not one.being_written]:
+            self._arena.release(place)
         self._dispatch = Dispatch()
         self._batches = {}
         self._numbers = count()
-        self._homes: dict[int, int] = {}  # by the index of a remote recording: the helper that has its bytes
         self._blamed: list[
             tuple[int, int, RecordingKilledProcess]
         ] = []  # batches and rows that ended processes by themselves
         self._planned: deque[Plan] = deque()  # not begun yet: the arena had no room
         self._wakes = False
         self._to_hand_out: deque[tuple[ReadBatch, list[int]]] = deque()  # rows that are read
-        self._arena.clear(self._lost)
 
     @property
     def _is_busy(self) -> bool:
@@ -321,7 +321,7 @@ class WorkerPool:
             except OSError as error:
                 raise DeviceFailed("the memory that processes share", error) from error
         number = next(self._numbers)
-        batch = ReadBatch(number, plan, layout, place, self._arena, self.helpers, self._homes)
+        batch = ReadBatch(number, plan, layout, place, self._arena, self.helpers)
         self._batches[number] = batch
         self._reads.submit(batch)
         return True
@@ -343,16 +343,9 @@ class WorkerPool:
 
     def _sort_out(self, batch: ReadBatch, done: Sequence[int]) -> Iterator[Outcome]:
         """Queue the rows that are to be decoded. Yield the others: those that could not be read, and digital silence."""
-        rows = []
-        for row in done:
-            if row not in batch.rows:
-                if isinstance(error := batch.errors.get(row), DeviceFailed):  # no helper can be started
-                    raise error
-                yield from self._finish(batch, [row], [batch.failure(row)])
-            elif batch.rows[row].is_silent:
-                yield from self._finish(batch, [row], [Hypothesis()])
-            else:
-                rows.append(row)
+        rows, settled = batch.sort_out(done)
+        for row, result in settled:
+            yield from self._finish(batch, [row], [result])
         if rows:
             self._to_hand_out.append((batch, rows))
 
@@ -364,7 +357,7 @@ class WorkerPool:
         batch.num_undone -= len(rows)
         if not batch.num_undone:
             del self._batches[batch.number]
-            self._arena.release(batch.place, batch.layout.num_bytes)
+            self._arena.release(batch.place)
         yield utterances, results
 
     def _balance(self, has_plans: bool) -> None:
@@ -540,7 +533,7 @@ class WorkerPool:
         was_ready, was_refused = slot.ready is not None, slot.refused is not None
         self._processes.remove(slot.process)
         slot.ready, slot.silent_s = None, 0.0
-        death = self._dispatch.remove_worker(number)
+        num_handed_over, given_up = self._dispatch.remove_worker(number)
         slot.share.died += was_ready
         slot.deaths_in_a_row += 1
         slot.is_given_up = not self._run or (was_refused and not was_ready) or slot.deaths_in_a_row > MAX_DEATHS
@@ -554,8 +547,8 @@ class WorkerPool:
         slot.death = self._last_death = reason
         if not self._run:  # the pool says so once it knows whether another one could start
             return
-        self._say_death(slot, reason, death.num_handed_over)
-        self._blamed += ((given_up, row, killed) for given_up, row in death.given_up)
+        self._say_death(slot, reason, num_handed_over)
+        self._blamed += ((batch, row, killed) for batch, row in given_up)
         self._check_usable()
 
     def _fail_blamed(self) -> Iterator[Outcome]:
@@ -622,9 +615,7 @@ def _failed(failure: Failure, audio: AudioInfo) -> Failure:
     return Failure(*given, audio.row, audio.index, audio.given_key, audio.listed)
 
 
-def _end(devices: list[WorkerProcess], helpers: HelperPool | None, arena: Arena, relay: StderrRelay) -> None:
-    processes = [*devices, *([] if helpers is None else helpers.give_up())]
+def _end(devices: list[WorkerProcess], helpers: Sequence[HelperPool]) -> None:
+    processes = [*devices, *(process for pool in helpers for process in pool.give_up())]
     devices.clear()
     kill_all(processes)
-    relay.close()
-    arena.close()

@@ -21,6 +21,9 @@ from typing import Any, BinaryIO, Literal, TypeAlias, cast
 from fastscribe.pipeline.workers.arena import SharedFile
 from fastscribe.pipeline.workers.messages import Channel, packed
 
+if sys.platform == "linux":
+    import fcntl
+
 # What each kind of process runs: a module with main().
 PROGRAMS = {"device": "fastscribe.pipeline.workers.device", "helper": "fastscribe.pipeline.workers.helper"}
 # sys.path is handed on: this process may have found the package in another way than a new interpreter would.
@@ -215,7 +218,5 @@ def _starts_of(_: int) -> SimpleQueue[tuple[Future[_Popen], Callable[[], _Popen]
 def _enlarge(pipe: BinaryIO) -> None:
     """Let a pipe hold a whole message, where the system can: both sides go on then without a wait for each other."""
     if sys.platform == "linux":
-        import fcntl
-
         with suppress(OSError):  # a user's pipes may have reached the system's limit
             fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)

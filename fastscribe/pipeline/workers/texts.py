@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any, NamedTuple, cast
@@ -14,7 +14,6 @@ from fastscribe.pipeline.stats import Stopwatch
 from fastscribe.pipeline.text_stage import LocalTexts
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.pipeline.workers.helpers import HelperPool, Job
-from fastscribe.pipeline.workers.reads import portable
 from fastscribe.pipeline.workers.stages import MakeTextStage, TextItem, TextResults
 from fastscribe.text.hypothesis_columns import HypothesisColumns
 from fastscribe.text.transcript import DecodedUtterance
@@ -44,8 +43,7 @@ class HelperTexts:
         stage: What helpers do.
         helpers: They do it.
         wake: Wakes the thread that drives the run. Called in any thread.
-        homes: By the index of a remote recording, the helper that has its bytes.
-        pool: Makes the calls that read audio which this process holds.
+        pool: Makes the calls that read audio, of texts that this process makes.
         stopwatch: Times the steps of this process and of the helpers.
     """
 
@@ -56,15 +54,14 @@ class HelperTexts:
         stage: MakeTextStage,
         helpers: HelperPool,
         wake: Callable[[], None],
-        homes: Mapping[int, int],
         pool: ReplacingThreadPool,
         stopwatch: Stopwatch,
     ) -> None:
-        self._stage, self._helpers, self._wake, self._homes = stage, helpers, wake, homes
+        self._stage, self._helpers, self._wake = stage, helpers, wake
         self._local = LocalTexts(stage.stage, pool, stopwatch)
         self._gathered: list[_Gathered] = []
         self._num_in_flight = 0
-        self._results: SimpleQueue[tuple[AudioInfo, Any]] = SimpleQueue()  # of helpers
+        self._results: SimpleQueue[tuple[_Gathered, Any]] = SimpleQueue()  # of helpers
 
     def rows(self, results: Sequence[Hypothesis | Failure]) -> Sequence[Any]:
         """Return a batch's results one a row, without making objects of columns."""
@@ -77,10 +74,11 @@ class HelperTexts:
 
     def first(self, parts: Sequence[DecodedUtterance]) -> Sequence[Transcript | Failure]:
         audio, given = parts[0][0].audio, cast("Sequence[tuple[Utterance, Hypothesis | Row]]", parts)
-        if is_held(audio.file):
-            return self._edited(self._local.first([(utterance, _hypothesis(one)) for utterance, one in given]))
         utterances, hypotheses = zip(*given, strict=True)
-        self._gathered.append(_Gathered(audio, utterances, hypotheses))
+        gathered = _Gathered(audio, utterances, hypotheses)
+        if is_held(audio.file):
+            return self._made_here(gathered)
+        self._gathered.append(gathered)
         return ()
 
     def flush(self) -> None:
@@ -89,8 +87,8 @@ class HelperTexts:
         job: list[_Gathered] = []
         num_parts = 0
         for one in gathered:
-            if one.audio.index in self._homes:  # it may be read again
-                self._submit([one], self._homes[one.audio.index])
+            if (home := self._helpers.homes.get(one.audio.index)) is not None:  # it may be read again
+                self._submit([one], home)
                 continue
             job.append(one)
             num_parts += len(one.utterances)
@@ -102,37 +100,39 @@ class HelperTexts:
 
     def collect(self, wait: bool = False) -> Sequence[Transcript | Failure]:
         made = self._edited(self._local.collect())
-        while not self._results.empty():
-            made.append(self._next())
-        if wait and not made:
-            return [self._next()] if self._num_in_flight else self._edited(self._local.collect(wait=True))
-        return made
+        while not self._results.empty() or (wait and not made and self._num_in_flight):
+            made += self._next()
+        return self._edited(self._local.collect(wait=True)) if wait and not made else made
+
+    def _made_here(self, gathered: _Gathered) -> list[Transcript | Failure]:
+        """Take in a recording whose text this process makes. Return its result, if it is there at once."""
+        hypotheses = map(_hypothesis, gathered.hypotheses)
+        return self._edited(self._local.first(list(zip(gathered.utterances, hypotheses, strict=True))))
 
     def _edited(self, results: Sequence[Transcript | Failure]) -> list[Transcript | Failure]:
         return [self._counted(self._stage.edited(result)) for result in results]
 
     def _submit(self, gathered: Sequence[_Gathered], home: int | None = None) -> None:
-        items: list[TextItem] = []
+        items: dict[int, TextItem] = {}
         hypotheses: list[Hypothesis | Row] = []
-        for one in gathered:
-            utterances = one.utterances if one.audio.given_key is None else [portable(part) for part in one.utterances]
-            items.append((utterances, len(hypotheses)))
+        for number, one in enumerate(gathered):
+            items[number] = one.utterances, len(hypotheses)
             hypotheses += one.hypotheses
         self._num_in_flight += len(items)
-        audios = [one.audio for one in gathered]
 
-        def done(position: int, result: Any, helper: int) -> None:
-            self._results.put((audios[position], result))
+        def done(number: int, result: Any) -> None:
+            self._results.put((gathered[number], result))
             self._wake()
 
         self._helpers.submit(Job("text", _together(hypotheses), items, done, is_remote=home is not None, prefers=home))
 
-    def _next(self) -> Transcript | Failure:
-        """Return the next result of a helper."""
-        audio, result = self._results.get()
+    def _next(self) -> list[Transcript | Failure]:
+        """Take in the next result of a helper. Return it; nothing yet, if threads of this process make it now."""
+        gathered, result = self._results.get()
+        audio = gathered.audio
         self._num_in_flight -= 1
-        if isinstance(result, DeviceFailed):  # no helper can be started
-            raise result
+        if isinstance(result, DeviceFailed):  # no helper is left
+            return self._made_here(gathered)
         if isinstance(result, BaseException):
             result = self._stage.edited(to_failure(audio, "assemble", result))
         made = result.result
@@ -141,9 +141,7 @@ class HelperTexts:
         elif isinstance(made, Transcript):
             audio = replace(audio, channel=made.audio.channel)  # of a dialogue: all channels
             result = replace(result, result=replace(made, audio=audio))
-        elif audio.given_key is not None:
-            result = replace(result, result=replace(made, given_key=audio.given_key))
-        return self._counted(result)
+        return [self._counted(result)]
 
     def _counted(self, results: TextResults) -> Transcript | Failure:
         if results.left_alone and self._stage.edits is not None:

@@ -101,7 +101,7 @@ def shown_ms(
     lone one that was not heard, lasts as long as before, or the least time, also beside others.
     """
     starts_ms = [min(max(0, audio_ms - 1), _ms(one.start_s)) for one in segments]
-    is_missing = [False, *(bool(one.words) and all(word.missing for word in one.words) for one in segments), False]
+    is_missing = [False, *(one.is_missing for one in segments), False]
     found = []
     for number, (cue, segment, (start_ms, next_ms)) in enumerate(
         zip(given.cues, segments, pairwise([*starts_ms, audio_ms + gap_ms]), strict=True), start=1

@@ -14,7 +14,7 @@ from itertools import accumulate, groupby, pairwise
 from typing import NamedTuple
 
 from fastscribe._system.text_layout import clean_text, num_columns
-from fastscribe.results.formats.subtitles import ends_sentence
+from fastscribe.results.formats.subtitles import ends_sentence, shows_speakers
 from fastscribe.text.joining import join_texts
 from fastscribe.types import Transcript, Word
 
@@ -36,7 +36,7 @@ def to_txt(transcript: Transcript) -> str:
     """Return the text in paragraphs, with a blank line between them; those of a dialogue begin with the speaker's name."""
     return (
         "\n\n".join(
-            f"{clean_text(one.speaker or '')}: {one.text}" if transcript.speakers else one.text
+            f"{clean_text(one.speaker or '')}: {one.text}" if shows_speakers(transcript) else one.text
             for one in paragraphs(transcript)
         )
         + "\n"
@@ -51,7 +51,7 @@ def to_md(transcript: Transcript) -> str:
     name = _escaped(re.split(r"[/\\]", transcript.audio.id)[-1])
     blocks = [f"# {name} ({_clock(round(transcript.audio.duration_s, 3))})"]
     for one in paragraphs(transcript):
-        speaker = f"**{_escaped(one.speaker or '?')}**: " if transcript.speakers else ""
+        speaker = f"**{_escaped(one.speaker or '?')}**: " if shows_speakers(transcript) else ""
         blocks.append(f"[{_clock(one.start_ms / 1000)}] {speaker}{_escaped(one.text)}")
     return "\n\n".join(blocks) + "\n"
 

@@ -13,6 +13,7 @@ by the same kind of search.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, groupby, pairwise
@@ -47,6 +48,7 @@ _LINE_BREAK = 3.0  # columns of unevenness for one of the costs of a break above
 _LONE_WORD_LINE = 100.0
 _TOP_HEAVY = 0.01  # for a column, times the lines below it: of equal layouts the one with short upper lines
 
+_LABEL = re.compile("(channel|speaker) [0-9]+")  # of a speaker without a name
 _TITLES = frozenset(("mr.", "mrs.", "ms.", "dr.", "prof.", "st.", "vs.", "gen.", "sen.", "rep.", "gov.", "hr.", "fr."))
 
 
@@ -80,6 +82,8 @@ class _Piece(NamedTuple):
 def to_cues(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE, *, names_speakers: bool = False) -> list[Cue]:
     """Return cues with all words of the transcript, once and in order. They do not overlap, and end with the audio.
 
+    Lines of a known text that were not heard have none: their place is a pause, in which nobody can read them.
+
     Known subtitles keep their cues, which may overlap where their words do.
     A cue of a dialogue is of one speaker. Cues of two speakers overlap only where both speak.
 
@@ -89,13 +93,21 @@ def to_cues(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE, *, nam
         names_speakers: Write a speaker's name before the first word of a turn.
     """
     audio_ms = round(round(transcript.audio.duration_s, 3) * 1000)
-    ends = accumulate(len(segment.words) for segment in transcript.segments)
-    line_ends = {end for end, one in zip(ends, transcript.segments, strict=True) if one.line is not None}
-    if transcript.speakers:
-        return _dialogue_cues(transcript.words, audio_ms, style, names_speakers, line_ends)
-    if (given := found_cues(transcript)) is not None:
+    if not transcript.speakers and (given := found_cues(transcript)) is not None:
         return _given_cues(transcript.segments, given, audio_ms, style)
-    return words_to_cues(transcript.words, audio_ms, style, line_ends)
+    heard = [one for one in transcript.segments if not one.is_missing]
+    words = [word for one in heard for word in one.words]
+    ends = accumulate(len(one.words) for one in heard)
+    line_ends = {end for end, one in zip(ends, heard, strict=True) if one.line is not None}
+    if transcript.speakers:
+        names_them = names_speakers and shows_speakers(transcript)
+        return _dialogue_cues(words, audio_ms, style, names_them, line_ends)
+    return words_to_cues(words, audio_ms, style, line_ends)
+
+
+def shows_speakers(transcript: Transcript) -> bool:
+    """Return True if a text to read says who speaks: not for one speaker whom nobody has named."""
+    return len(transcript.speakers) > 1 or any(_LABEL.fullmatch(one) is None for one in transcript.speakers)
 
 
 def _given_cues(segments: Sequence[Segment], given: GivenCues, audio_ms: int, style: SubtitleStyle) -> list[Cue]:

@@ -283,8 +283,7 @@ def _alternative(alternative: Alternative) -> dict[str, Any]:
 
 def _segment(segment: Segment) -> dict[str, Any]:
     line = {} if segment.line is None else {"line": segment.line}
-    is_missing = segment.line is not None and segment.words and all(word.missing for word in segment.words)
-    missing = {"missing": True} if is_missing else {}
+    missing = {"missing": True} if segment.is_missing else {}
     return {**_timed("text", segment.text, segment), **_speaker(segment), **line, **missing}
 
 

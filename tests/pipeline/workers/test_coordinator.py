@@ -186,7 +186,7 @@ def test_rows_that_cannot_be_read_fail_and_the_others_are_decoded(monkeypatch: p
     pool, _ = begun(monkeypatch)
     plan = [utterance(3, 300), utterance(0, 200), utterance(1)]
     assert set(done(pool, [plan, [utterance(0)]])) == {*plan, utterance(0)}
-    assert pool._arena.is_empty
+    assert not pool._arena._parts
     pool.close()
 
 
@@ -205,7 +205,7 @@ def test_any_batches_pass_through_an_arena_of_any_size(sizes, arena_bytes, numbe
         for _ in range(2):
             found = sorted(one.audio.index for one in done(pool, plans))
             assert found == list(range(1, 1 + sum(map(len, sizes))))
-            assert pool._arena.is_empty
+            assert not pool._arena._parts
             pool.end()
             begin(pool)
         pool.close()
@@ -238,7 +238,7 @@ def test_memory_that_a_thread_still_writes_to_is_not_used_again(monkeypatch: pyt
     pool.end()
     begin(pool)
     assert len(done(pool, [[utterance(index)] for index in range(1, 4)])) == 3
-    assert pool._arena.is_empty
+    assert len(pool._arena._parts) == 1
     pool.close()
 
 
@@ -285,12 +285,18 @@ def test_a_robbed_device_leaves_out_the_rows_that_were_taken_and_no_others() -> 
 
 
 def test_a_stolen_batch_is_cancelled_by_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds: list[FakeProcess] = []
+
     def answer(process: FakeProcess, message: Any) -> None:
-        """The first device answers nothing until it is robbed."""
+        """The first device answers nothing until it is robbed, and the second one not before the first has two batches."""
         if isinstance(message, messages.Cancel):
             decode(process, process.work()[0])
         elif process.name == "cpu:1":
-            decode(process, message)
+            seconds.append(process)
+            if len(process.work()) > 1:
+                decode(process, message)
+        elif len(process.work()) == 2:
+            decode(seconds[0], seconds[0].work()[0])
 
     pool, _ = begun(monkeypatch, answer)
     plans = [[utterance(1, 50), utterance(5, 40)], [utterance(2, 100)], [utterance(3, 10), utterance(4, 10)]]
@@ -307,13 +313,13 @@ def test_a_batch_of_a_dead_device_is_not_read_again(monkeypatch: pytest.MonkeyPa
         (die if process.name == "cpu:0" else decode)(process, message)
 
     pool, lines = begun(monkeypatch, answer)
-    jobs: list[helpers.Job] = []
+    items: list[tuple[int, Utterance]] = []
     submit = pool.helpers.submit
-    monkeypatch.setattr(pool.helpers, "submit", lambda job: (jobs.append(job), submit(job)))
+    monkeypatch.setattr(pool.helpers, "submit", lambda job: (items.extend(job.items.values()), submit(job)))
     plans = [[utterance(index)] for index in range(1, 20)]
     assert len(done(pool, plans)) == 19
     assert lines and "a new process is started" in lines[0]
-    assert sorted(one.audio.index for job in jobs for _, one in job.items) == list(range(1, 20))
+    assert sorted(one.audio.index for _, one in items) == list(range(1, 20))
     pool.close()
 
 
@@ -333,12 +339,21 @@ def test_a_run_without_a_device_fails_at_once(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_recordings_do_not_fail_for_want_of_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads of this process read them, until the run stops or goes on without helpers."""
     pool, _ = begun(monkeypatch)
     refused = DeviceFailed("a helper process", OSError("refused"))
-    monkeypatch.setattr(pool.helpers, "submit", lambda job: [job.done(one, refused, -1) for one in sorted(job.left)])
+    monkeypatch.setattr(pool.helpers, "submit", lambda job: [job.done(one, refused) for one in job.items])
+    monkeypatch.setattr(batch_layout, "read_into", read_its_number)
+    assert len(done(pool, [[utterance(1), utterance(2)]])) == 2
+    pool.helpers._fail(refused)
     with pytest.raises(DeviceFailed, match="a helper process failed: refused"):
-        done(pool, [[utterance(1), utterance(2)]])
+        done(pool, [[utterance(3)]])
     pool.close()
+
+
+def read_its_number(row_S: np.ndarray, one: Utterance, *_: Any) -> int:
+    row_S[:] = one.audio.index
+    return len(row_S)
 
 
 def test_a_memory_that_cannot_grow_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,7 +380,7 @@ def test_rows_are_not_to_blame_if_the_device_does_nothing_else(monkeypatch: pyte
 
     with pytest.raises(DeviceFailed):
         run()
-    assert not failures and pool.suspects == {1, 2}
+    assert not failures and pool.give_up(DeviceFailed("cpu:0", OSError("lost"))) == {1, 2}
     pool.close()
 
 
@@ -386,7 +401,7 @@ def test_a_row_is_to_blame_if_others_have_results_or_there_are_none(
         "RecordingKilledProcess",
         *("" for _ in others),
     ]
-    assert pool._arena.is_empty
+    assert not pool._arena._parts
     pool.close()
 
 

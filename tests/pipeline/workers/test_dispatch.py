@@ -66,7 +66,7 @@ class Simulation:
     def die(self, worker: int) -> None:
         self.deaths += 1
         self.inboxes[worker].clear()
-        self.given_up.update(self.dispatch.remove_worker(worker).given_up)
+        self.given_up.update(self.dispatch.remove_worker(worker)[1])
         self.dispatch.add_worker(worker, 3)
 
     def run(self, kills: list[int]) -> None:
@@ -125,14 +125,13 @@ def test_neighbours_of_a_suspect_wait_for_no_one_and_do_not_share_its_worker() -
     made = dispatch(2)
     first, second, third = made.assign(0, [0, 1], 100), made.assign(1, [0], 100), made.assign(2, [0], 100)
     assert (first.worker, second.worker, third.worker) == (0, 1, 1)
-    death = made.remove_worker(1)
-    assert (death.num_handed_over, death.given_up) == (2, [])
+    assert made.remove_worker(1) == (2, [])
     assert not made.has_room() and made.assign_suspect() is None  # worker 0 has other work
     made.add_worker(1, 3)
     suspect = made.assign_suspect()
     assert suspect is second and suspect.worker == 1 and made.assign_suspect() is None
     assert made.assign(3, [0], 100).worker == 0
-    assert made.remove_worker(1).given_up == [(1, 0)]  # it was alone, and among a dead worker's before
+    assert made.remove_worker(1)[1] == [(1, 0)]  # it was alone, and among a dead worker's before
 
 
 def test_what_dead_workers_had_is_suspect_until_it_has_a_result() -> None:
@@ -159,7 +158,7 @@ def test_a_batch_that_a_robbed_worker_finishes_is_not_retried() -> None:
     made.finish(1, [0])
     robbed, task = made.steal() or (None, None)
     assert (robbed, number_of(task)) == (0, 2)
-    assert made.remove_worker(1).num_handed_over == 1
+    assert made.remove_worker(1)[0] == 1
     assert made.finish(2, [0]) == [0]  # worker 0 had begun it
     made.add_worker(1, 3)
     assert made.assign_suspect() is None and made.assign(3, [0], 100).worker == 1
@@ -176,9 +175,9 @@ def test_a_robbed_worker_that_dies_proves_nothing_against_its_suspect() -> None:
     robbed, task = made.steal() or (None, None)
     assert (robbed, number_of(task)) == (0, 3)
     made.finish(0, [0])
-    assert made.remove_worker(2).num_handed_over == 2
+    assert made.remove_worker(2)[0] == 2
     assert number_of(made.assign_suspect()) == 2
-    assert made.remove_worker(0).given_up == []
+    assert made.remove_worker(0)[1] == []
     made.add_worker(0, 3)
     for number in (5, 2):
         assert number_of(made.assign_suspect()) == number

@@ -78,25 +78,24 @@ class Collected:
 
     def __init__(self, items: list[Item], kind: messages.Kind = "read", shared: int = 0, **rest: Any) -> None:
         self.results: dict[int, Any] = {}
-        self.helpers: list[int] = []
         self.num_late = 0
-        self.job = Job(kind, shared, items, self._done, self._late, **rest)
+        self.num_items = len(items)
+        self.job = Job(kind, shared, dict(enumerate(items)), self._done, self._late, **rest)
 
-    def _done(self, position: int, result: Any, helper: int) -> None:
-        assert position not in self.results, "an item has two results"
-        self.results[position] = result
-        self.helpers.append(helper)
+    def _done(self, number: int, result: Any) -> None:
+        assert number not in self.results, "an item has two results"
+        self.results[number] = result
 
     def _late(self) -> None:
         self.num_late += 1
 
     def wait(self, number: int | None = None) -> dict[int, Any]:
-        until(lambda: len(self.results) >= (len(self.job.items) if number is None else number))
+        until(lambda: len(self.results) >= (self.num_items if number is None else number))
         return self.results
 
 
-def submit(pool: HelperPool, items: list[Item], **rest: Any) -> Collected:
-    collected = Collected(items, **rest)
+def submit(pool: HelperPool, items: list[Item], kind: messages.Kind = "read", **rest: Any) -> Collected:
+    collected = Collected(items, kind, **rest)
     pool.submit(collected.job)
     return collected
 
@@ -129,12 +128,26 @@ def test_results_come_by_position(pool: HelperPool) -> None:
 
 
 def test_a_job_goes_to_the_helper_that_it_prefers_as_long_as_that_lives(pool: HelperPool) -> None:
-    first = submit(pool, numbers(1))
-    first.wait()
-    [home] = first.helpers
-    jobs = [submit(pool, numbers(1), prefers=home) for _ in range(6)]
-    assert {helper for job in jobs for helper in (job.wait(), job.helpers)[1]} == {home}
+    home = pool._helpers[1].number
+    jobs = [submit(pool, [Item(1, tells=True)], prefers=home) for _ in range(6)]
+    assert {pid for job in jobs for pid in job.wait().values()} == {pids(pool)[1]}
     assert submit(pool, numbers(4), prefers=12345).wait() == {0: 8}
+
+
+def test_the_helper_that_has_prepared_a_remote_recording_is_known_until_that_has_its_result(pool: HelperPool) -> None:
+    prepared = submit(
+        pool, [Item(number, tells=True, index=10 + number) for number in range(3)], "prepare", is_remote=True
+    )
+    pids_of = {helper.number: helper.process.pid for helper in pool._helpers}
+    prepared.wait()
+    assert {index: pids_of[home] for index, home in pool.homes.items()} == {
+        10 + number: pid for number, pid in prepared.results.items()
+    }
+    submit(pool, [Item(0, index=20)], "prepare").wait()
+    pool.forget(11)
+    assert sorted(pool.homes) == [10, 12]
+    pool.end_run()
+    assert not pool.homes
 
 
 def test_a_remote_job_is_done_by_threads(pool: HelperPool, gate: str) -> None:
@@ -376,6 +389,20 @@ def test_work_that_no_helper_can_do_has_the_reason_as_its_result(fake: SimpleNam
     assert [job.results for job in queued] == [{0: error, 1: error}] * 4
     later = [submit(fake.pool, numbers(1), kind=kind) for kind in messages.KINDS]
     assert [job.results for job in later] == [{0: error}] * 3
+
+
+def test_work_that_is_handed_back_has_the_reason_as_its_result(fake: SimpleNamespace) -> None:
+    """What the helpers are at, what waits for them, and what comes later. An end of a run drops what it had."""
+    dropped = submit(fake.pool, numbers(1))
+    with fake.pool._lock:
+        fake.pool._helpers[0].jobs[0].drop()
+    jobs = [submit(fake.pool, numbers(1, 2, 3)) for _ in range(4)]
+    fake.process.say(done(fake.process.jobs()[1], number=1))
+    error = DeviceFailed("cpu:0", OSError("lost"))
+    fake.pool.hand_back(error)
+    jobs.append(submit(fake.pool, numbers(1, 2, 3)))
+    assert [job.results for job in jobs] == [{0: 2, 1: error, 2: error}, *[{0: error, 1: error, 2: error}] * 4]
+    assert not dropped.results and fake.process.is_killed and not fake.failures
 
 
 @pytest.mark.parametrize(("work", "limit_s"), [((7, 7), helpers.STILL_S), ((), helpers._STILL_WITHOUT_CLOCK_S)])

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import io
-import pickle
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pytest
 
 from fastscribe._system.remote import RemoteObject
-from fastscribe.audio.probe import probe
 from fastscribe.audio.remote_file import RemoteFile
 from fastscribe.pipeline.workers import messages
 from fastscribe.pipeline.workers.messages import Channel
-from fastscribe.pipeline.workers.reads import portable
 from fastscribe.text.hypothesis_columns import HypothesisColumns
-from fastscribe.types import Source, Utterance
-from tests.conftest import AUDIO
-
-CLIP = next(AUDIO.glob("01*.flac"))
-KEPT = object()  # no other process could have it
+from fastscribe.types import Source
 
 
 def arrived(message: object) -> Any:
@@ -65,13 +56,3 @@ def test_a_recording_in_a_store_travels_by_its_url_and_its_version() -> None:
     [there] = arrived(job(Source("a", file, "a"))).items
     assert isinstance(there.file, RemoteFile) and there.file is not file
     assert (there.file.identity, there.file.stated_bytes, there.file.version()) == (listed.url, 12, "12 etag")
-
-
-def test_a_callers_key_does_not_travel() -> None:
-    audio = probe(Source(str(CLIP), str(CLIP), "clip", {"text": "said"}, index=5, given_key=lambda: KEPT))
-    utterance = Utterance(audio, 10, 100)
-    with pytest.raises((pickle.PicklingError, AttributeError)):
-        arrived(job(utterance))
-    [there] = arrived(job(portable(utterance))).items
-    assert there == replace(utterance, audio=replace(audio, given_key=None))
-    assert there.audio.row == {"text": "said"}

@@ -35,7 +35,7 @@ from fastscribe.pipeline.workers import pool as workers_pool
 from fastscribe.pipeline.workers.arena import Arena
 from fastscribe.pipeline.workers.pool import num_helpers
 from fastscribe.readable.edits import TextEdits
-from fastscribe.results.outputs import Ledger
+from fastscribe.results.interfaces import Ledger
 from tests.conftest import AUDIO, MODELS
 from tests.helpers import worker_faults
 from tests.helpers.forked_workers import forked_workers
@@ -398,14 +398,14 @@ def test_recordings_that_hang_in_all_of_the_memory_hold_up_no_other(
 ) -> None:
     monkeypatch.setattr(prefetch, "MAX_WAIT_S", 0.05)
     executor: Any = cramped._executor
-    executor._arena.clear()
     size = executor._arena.num_bytes - executor._arena.file.num_bytes  # recordings before may have made it grow
-    monkeypatch.setattr(executor, "_lost", [(executor._arena.allocate(size), size)])
+    grown = executor._arena.allocate(size)
     paths = linked(tmp_path, ["hang0.flac", "hang1.flac", "well0.flac", "well1.flac"])
     found = {
         Path(one.path if isinstance(one, Failure) else one.audio.path).name: one for one in cramped.transcribe(paths)
     }
     assert [isinstance(found[path.name], Failure) for path in map(Path, paths)] == [True, True, False, False]
+    executor._arena.release(grown)
 
 
 def test_a_dry_run_counts_what_a_run_would_do_and_waits_for_its_inputs(

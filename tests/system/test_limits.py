@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fastscribe._system import cgroups, memory, process_limits, processors
+from fastscribe._system import limits, processors
 
 MIB = 1 << 20
 
@@ -19,7 +19,7 @@ class Tree:
         self.folder = folder
         (folder / "proc").mkdir()
         self.says(group="", mounts="")
-        monkeypatch.setattr(cgroups, "_PROC", str(folder / "proc"))
+        monkeypatch.setattr(limits, "_PROC", str(folder / "proc"))
 
     def says(self, group: str, mounts: str) -> None:
         (self.folder / "proc/cgroup").write_text(group)
@@ -40,7 +40,7 @@ class Tree:
 
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
-    monkeypatch.setattr(memory, "total_bytes", lambda: 4096 * MIB)
+    monkeypatch.setattr(limits, "total_bytes", lambda: 4096 * MIB)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)), raising=False)
     for name in ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE"):
         monkeypatch.delenv(name, raising=False)
@@ -48,7 +48,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
 
 
 def pids() -> list[tuple[str, ...]]:
-    return list(cgroups.settings("pids", "pids.max", "pids.current"))
+    return list(limits.settings("pids", "pids.max", "pids.current"))
 
 
 def test_the_smallest_limit_on_the_way_up_counts_in_version_2(tree: Tree) -> None:
@@ -58,7 +58,7 @@ def test_the_smallest_limit_on_the_way_up_counts_in_version_2(tree: Tree) -> Non
     tree.write("user.slice/job.scope", memory_max=512 * MIB, cpu_max="250000 100000", pids_max=100, pids_current=40)
     tree.write("user.slice", memory_max=1024 * MIB, cpu_max="800000 100000", pids_max=5000, pids_current=4990)
     tree.write("user.slice/other", memory_max=MIB, cpu_max="100000 100000", pids_max=1, pids_current=1)
-    assert memory.usable_bytes() == 512 * MIB and processors.usable_processors() == 2
+    assert limits.usable_bytes() == 512 * MIB and processors.usable_processors() == 2
     assert pids() == [("max", "3"), ("100", "40"), ("5000", "4990")]
 
 
@@ -77,7 +77,7 @@ def test_hierarchies_of_version_1_have_groups_of_their_own(tree: Tree) -> None:
     tree.write("cpu", cpu_cfs_quota_us=-1, cpu_cfs_period_us=100000)
     tree.write("pids/batch", pids_max=20, pids_current=5)
     tree.write("unified/elsewhere", memory_max=3072 * MIB, cpu_max="max 100000")
-    assert memory.usable_bytes() == 2048 * MIB and processors.usable_processors() == 3
+    assert limits.usable_bytes() == 2048 * MIB and processors.usable_processors() == 3
     assert pids() == [("20", "5")]
 
 
@@ -87,20 +87,20 @@ def test_hierarchies_of_version_1_have_groups_of_their_own(tree: Tree) -> None:
 def test_a_container_sees_its_own_group_at_the_top(tree: Tree, group: str, root: str) -> None:
     tree.says(f"0::{group}\n", tree.mount(2, root))
     tree.write("", memory_max=256 * MIB, cpu_max="50000 100000")
-    assert memory.usable_bytes() == 256 * MIB and processors.usable_processors() == 1
+    assert limits.usable_bytes() == 256 * MIB and processors.usable_processors() == 1
 
 
 def test_a_group_below_a_part_of_the_tree_is_found(tree: Tree) -> None:
     tree.says("0::/docker/abc/inner\n", tree.mount(2, "/docker/abc"))
     tree.write("inner", memory_max=128 * MIB)
     tree.write("", memory_max="max")
-    assert memory.usable_bytes() == 128 * MIB
+    assert limits.usable_bytes() == 128 * MIB
 
 
 def test_a_system_without_groups_has_no_limits(tree: Tree) -> None:
-    assert memory.usable_bytes() == 4096 * MIB and processors.usable_processors() == 64
+    assert limits.usable_bytes() == 4096 * MIB and processors.usable_processors() == 64
     (tree.folder / "proc/mountinfo").unlink()
-    assert memory.usable_bytes() == 4096 * MIB and not pids()
+    assert limits.usable_bytes() == 4096 * MIB and not pids()
 
 
 @pytest.mark.parametrize(
@@ -123,9 +123,9 @@ def test_a_task_of_slurm_has_the_processors_that_it_asked_for(
 def test_processes_have_the_room_that_the_tightest_group_leaves(tree: Tree) -> None:
     tree.says("0::/a/b\n", tree.mount(2))
     tree.write("a/b", pids_max="max", pids_current=10)
-    assert process_limits.room_for_processes(1, 2, 4)[0] > 100
+    assert limits.room_for_processes(1, 2, 4)[0] > 100
     tree.write("a", pids_max=164, pids_current=60)
-    assert process_limits.room_for_processes(1, 2, 4) == (
+    assert limits.room_for_processes(1, 2, 4) == (
         10,
         "a control group may have 164 processes and threads here (pids.max)",
     )

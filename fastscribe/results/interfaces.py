@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from fastscribe.results.moved import Moved
 
 
+NUM_FAILED = 3  # inputs that failed in an earlier run and are named
+
+
 class Ledger:
     """Decides which inputs this run transcribes: all of its shard's, because nothing of earlier runs is kept.
 
@@ -29,6 +32,7 @@ class Ledger:
         self.lock = threading.Lock()
         self.num_given = 0  # inputs of all shards so far
         self.failed_before = 0  # inputs that failed in an earlier run and are not retried
+        self.first_failed: list[str] = []  # paths of the first of them
         self._shard = shard
 
     def expect(self, source: Source | Failure) -> bool:
@@ -106,12 +110,6 @@ class Output(Protocol):
 
     def flush(self) -> None:
         """Wait until all results are durable. Raises OutputError."""
-
-    def totals(self) -> Any:
-        """Return what all runs have written there, as results.output.Totals; None for a stream."""
-
-    def write_report(self, content: bytes) -> None:
-        """Write the run's report last: it says that the run is complete. Raises OutputError."""
 
 
 def check_new_folder(directory: Path, shard: Shard, overwrite: bool = False) -> None:
