@@ -93,12 +93,16 @@ def parse_row(manifest: str, number: int, line: bytes) -> dict[str, Any]:
     Raises ManifestError for anything else.
     """
     try:
-        text = line.decode("utf-8")
+        text = line.decode("utf-8").rstrip(
+            "\r\n"
+        )  # or a row that is cut off would be wrong in column 1 of the next line
         fields = json.loads(text)
     except UnicodeDecodeError as error:
         raise ManifestError(manifest, number, f"not valid UTF-8 at byte {error.start}") from None
     except json.JSONDecodeError as error:
-        raise ManifestError(manifest, number, f"not JSON: {error.msg} at column {error.colno}") from None
+        raise ManifestError(
+            manifest, number, f"not JSON: {error.msg.removesuffix(' at')} at column {error.colno}"
+        ) from None
     except (ValueError, RecursionError) as error:
         raise ManifestError(manifest, number, f"not JSON: {error}") from None
     if not isinstance(fields, dict):

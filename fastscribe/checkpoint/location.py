@@ -73,11 +73,7 @@ def locate(
             from fastscribe.checkpoint.known_models import nearest
 
             close = nearest(model)
-            meant = (
-                f"did you mean --model {close}?"
-                if close
-                else "a model on the Hugging Face hub is named organisation/name"
-            )
+            meant = f"did you mean {close}?" if close else "a model on the Hugging Face hub is named organisation/name"
             raise CheckpointError(model, f"no such file or folder; {meant}")
         return Path(model)
     is_explicit = model.startswith(PREFIX)

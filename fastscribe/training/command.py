@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import closing, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
@@ -66,7 +66,10 @@ def train(
             "recipe has model.vocab_size or model.tokenizer.",
         ),
     ] = None,
-    epochs: Annotated[int | None, option("--epochs", min=1, help="Override the recipe's number of epochs.")] = None,
+    epochs: Annotated[
+        int | None,
+        option("--epochs", min=0, help="Override the recipe's number of epochs; 0 shows the plan and trains nothing."),
+    ] = None,
     device: Annotated[str, option("--device", help="auto, cpu, cuda or cuda:N.")] = "auto",
     dtype: Annotated[
         TrainDtypeChoice,
@@ -75,7 +78,7 @@ def train(
     overwrite: Annotated[
         bool, option("--overwrite", help="Remove the files of a run from the folder, and start over.")
     ] = False,
-    quiet: Annotated[bool, option("--quiet", "-q", help="Print errors only.")] = False,
+    quiet: Annotated[bool, option("--quiet", "-q", help="Print errors and the result only.")] = False,
 ) -> None:
     """Train or fine-tune a FastConformer model (RNN-T, TDT, CTC or hybrid), or fine-tune Canary."""
     from fastscribe.evaluation.scores import check_installed
@@ -94,7 +97,7 @@ def train(
     log: Callable[[str], None] = say if is_shown else lambda line: None
     is_recipe = recipe.suffix.lower() in _RECIPES
     folder, chosen_device = RunFolder(output_dir), distributed.device(device)
-    with closing(folder.lock()) if distributed.rank == 0 else nullcontext(), filter_mpg123_messages():
+    with folder.locked() if distributed.rank == 0 else nullcontext(), filter_mpg123_messages():
         if distributed.rank == 0:
             folder.check()
             folder.recover()
@@ -103,7 +106,9 @@ def train(
         distributed.join(chosen_device)
         where = recipe if is_recipe else "the default recipe"
         training_data = prepare(chosen, checkpoint, log, where)
-        if overwrite:  # after every rank has read its inputs, which may lie there, and before any looks for a state
+        if (
+            overwrite and chosen.run.epochs
+        ):  # after every rank has read its inputs, which may lie there, and before any looks for a state
             if distributed.rank == 0:
                 folder.clear()
             distributed.barrier()
@@ -118,6 +123,10 @@ def _run_and_report(trainer: Trainer, is_shown: bool, again: str) -> None:
     """Train and print the result; `again` names the command that resumes. Raise Stopped after a signal."""
     if is_shown:
         _report_start(trainer)
+    if not trainer.recipe.run.epochs:
+        trainer.check_recordings()
+        trainer.distributed.leave()
+        return
     _install_signal_handlers(trainer)
     with _Display(trainer, is_shown) as update:
         is_over = trainer.run(update)
@@ -126,15 +135,15 @@ def _run_and_report(trainer: Trainer, is_shown: bool, again: str) -> None:
         if trainer.distributed.rank == 0:
             say(f"stopped after step {trainer.progress.step:,}; {again} goes on from there")
         raise Stopped(_EXIT_CODES[signal.Signals(trainer.stop_signal)])
-    if is_shown:
+    if trainer.distributed.rank == 0:
         _report_end(trainer)
 
 
 def _report_end(trainer: Trainer) -> None:
     rows, loader = len(trainer.training_data.rows_left_out), trainer.loader
     if rows or loader.num_unreadable:
-        tried = f"{loader.num_unreadable:,} of the {count_of(loader.num_tried, 'recording')} read, see above"
-        say(f"left out: {count_of(rows, 'row')} of the manifests, and {tried}")
+        read = f", and {loader.num_unreadable:,} of the {count_of(loader.num_tried, 'recording')} read"
+        say(f"left out: {count_of(rows, 'row')} of the manifests{read if loader.num_tried else ''}")
     progress, data = trainer.progress, trainer.training_data
     sets, is_start = data.validation_sets, progress.best_step == 0
     rate = (progress.start_rate if is_start else progress.best_rate) or 0.0
@@ -186,10 +195,11 @@ def _report_start(trainer: Trainer) -> None:
         say(f"left out, {line}")
     if rows := len(training_data.rows_left_out):
         say(f"{trainer.folder.left_out} has {count_of(rows, 'row')} that {'is' if rows == 1 else 'are'} left out")
+    epochs = trainer.recipe.run.epochs
+    in_all = f"{count_of(trainer.planner.num_steps, 'step')} in all, " if epochs else ""
     say(
         f"{parameters / 1e6:.1f} M parameters{trained}, {training_data.checkpoint.config.family}, {str(trainer.dtype)[6:]} on "
-        f"{trainer.device}; {count_of(trainer.planner.epoch_batches, 'batch')} per epoch, "
-        f"{count_of(trainer.planner.num_steps, 'step')} in all, "
+        f"{trainer.device}; {count_of(trainer.planner.epoch_batches, 'batch')} per epoch, {in_all}"
         f"{100 * padding.frames:.1f} % padding "
         f"(random batches: {100 * trainer.planner.naive_padding().frames:.1f} %){_warm_up_note(trainer)}"
     )
@@ -199,7 +209,17 @@ def _report_start(trainer: Trainer) -> None:
         say(f"ctc_weight {weight:g}: the {idle} learns nothing{other}")
     if runs_in_python() and trainer.device.type == "cpu" and trainer.model.transducer is not None:
         say("NUMBA_DISABLE_JIT is set: the transducer loss runs in Python, which takes a thousand times as long")
-    if trainer.progress.step:
+    if not epochs:
+        most = count_of(max(trainer.planner.batch_sizes), "recording")
+        gigabytes = f"{trainer.weights.num_bytes / 1e9:.1f} GB"
+        say(
+            f"this is the plan, and nothing is trained: weights, gradients and optimiser take {gigabytes}, and batches of "
+            f"up to {most} come on top"
+        )
+    elif trainer.progress.step and trainer.is_over:
+        last = quote(str(trainer.folder.last))
+        say(f"finished after {count_of(epochs, 'epoch')}; --init {last} in another folder trains its model further")
+    elif trainer.progress.step:
         say(f"going on after step {trainer.progress.step:,}")
     elif training_data.new_heads and not trainer.rates_start:
         say("no validation before the first step: the head that decodes has new outputs")
@@ -208,7 +228,7 @@ def _report_start(trainer: Trainer) -> None:
 def _warm_up_note(trainer: Trainer) -> str:
     """Return a note if the warm-up is shorter than the recipe's."""
     num_steps = trainer.weights.warmup_steps
-    is_capped = num_steps < trainer.recipe.optimiser.warmup_steps
+    is_capped = num_steps < trainer.recipe.optimiser.warmup_steps and trainer.recipe.run.epochs
     return f"; {num_steps} warm-up steps (at most a tenth of the run)" if is_capped else ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -108,7 +109,8 @@ def prepare(
         training, validation = _split(corpus.examples, recipe.run.seed, data.validation_share, say)
         corpus = Corpus(training, corpus.rows_left_out)
     if len(validation) < _MIN_VALIDATION:
-        say(f"{len(validation)} recordings to validate with: their word error rate is a rough estimate")
+        count = count_of(len(validation), "recording")
+        say(f"{count} to validate with: the word error rate is a rough estimate")
     has_new_vocabulary = isinstance(recipe.model, ModelChanges) and recipe.model.has_new_vocabulary
     known = init.languages if init is not None and not has_new_vocabulary else ()
     scoring = _scoring(data, known, validation, where, say)
@@ -124,6 +126,11 @@ def prepare(
     corpus = _tokenise(corpus, encode, limits, is_kept, say)
     check_most_usable(corpus, data.limits, "train on")
     _check_validation_texts(validation, encode, say)
+    if data.validation and (shared := _shared(corpus.examples, validation)):
+        say(
+            f"{len(shared):,} of the {count_of(len(validation), 'recording')} to validate with are also trained on, such as "
+            f"{shared[0]}: their error rate says little about other speech"
+        )
     drawn = EpochDraw(corpus.examples, recipe.run.seed)(0)
     start_s = init.config.trained_utterance_s
     longest_s = trained_utterance_s(init, corpus.examples.durations_s[drawn])
@@ -332,6 +339,7 @@ def _tokenise(
         raise UsageError(f"{error}{cure}") from error
     if LACKS_LETTERS in tokenised.left_out:
         say(f"{vocabulary} lacks letters of the texts{cure}")
+        cure = ""
     if count := encode.changes.num_texts:
         of_all = f"{count:,} of {count_of(len(corpus.examples), 'text')}"
         say(f"{vocabulary} cannot write {of_all} as they are, and {encode.changes}{cure}")
@@ -350,3 +358,16 @@ def _check_validation_texts(
             f"texts to validate with that have letters which the vocabulary lacks ({letters}): {len(lacking):,} of "
             f"{len(validation):,}; these letters count as errors; the first is of {lacking[0].path}"
         )
+
+
+def _shared(training: Examples, validation: Sequence[Example]) -> list[str]:
+    """Return the paths of recordings, or of their parts, that are in both sets."""
+    places = {_place(one): one.path for one in validation}
+    names = {os.path.basename(path) for path in places.values()}  # most of millions are told apart by these
+    return sorted(
+        {places[place] for one in training if os.path.basename(one.path) in names if (place := _place(one)) in places}
+    )
+
+
+def _place(example: Example) -> tuple[object, ...]:
+    return os.path.abspath(example.path), example.start, example.offset_s

@@ -89,8 +89,7 @@ def read_manifests(
         ignores_texts: take every row as one without text, whatever it says.
 
     Raises:
-        UsageError: a manifest cannot be read, or no row is usable.
-        ManifestError: a row is wrong.
+        UsageError: a manifest cannot be read, rows of it are wrong, or no row is usable.
     """
     parts = tuple(parts)
     builder, left_out = ExamplesBuilder(parts), list[LeftOutRow]()

@@ -37,6 +37,7 @@ from fastscribe.training.model_recipe import check_keys as check_model_keys
 from fastscribe.training.scoring import Metric
 
 _MAX_BYTES = 1 << 20
+_OTHER_NAMES = {"lr": "learning_rate", "min_lr": "min_learning_rate", "batch_size": "seconds", "max_epochs": "epochs"}
 _TUNING: dict[str, dict[str, Any]] = {  # other defaults for a run that starts from a checkpoint
     "optimiser": {"learning_rate": 1e-4, "warmup_steps": 200},
     "run": {"epochs": 20},
@@ -200,7 +201,7 @@ class OptimiserRecipe:
 
 @dataclass(frozen=True)
 class RunRecipe:
-    epochs: int = 100
+    epochs: int = 100  # 0: show the plan, and train nothing
     seed: int = 0
     validate_epochs: int = 1  # epochs between validations
     keep_start: bool = True  # best stays the model of --init until a validation is better by two standard errors
@@ -209,8 +210,8 @@ class RunRecipe:
     log_to: tuple[TrackerName, ...] = ()  # besides the log: tensorboard, wandb, if they are installed
 
     def __post_init__(self) -> None:
-        _check(self, lambda epochs: epochs >= 1, "a number from 1", "epochs", "validate_epochs")
-        _check(self, lambda value: value >= 0, "a number from 0", "seed", "save_minutes")
+        _check(self, lambda epochs: epochs >= 1, "a number from 1", "validate_epochs")
+        _check(self, lambda value: value >= 0, "a number from 0", "epochs", "seed", "save_minutes")
 
 
 @dataclass(frozen=True)
@@ -360,7 +361,8 @@ def _check_keys(kind: type, values: Mapping[Any, Any], path: str, where: str) ->
     hints = typing.get_type_hints(kind)
     for key in values:
         if key not in hints:
-            near = difflib.get_close_matches(str(key), hints, n=1)
+            known = [_OTHER_NAMES[key]] if key in _OTHER_NAMES else difflib.get_close_matches(str(key), hints, n=1)
+            near = [name for name in known if name in hints]
             raise UsageError(f"{path}: {where}{key}: no such key" + (f"; {where}{near[0]}?" if near else ""))
     return hints
 

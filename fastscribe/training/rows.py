@@ -17,12 +17,13 @@ from fastscribe._system.urls import is_url
 from fastscribe.audio.failures import system_problem
 from fastscribe.audio.json_lines import NotAList
 from fastscribe.audio.list_rows import BadRow, FindMember, ListRow, list_rows
-from fastscribe.errors import ManifestError, UsageError
+from fastscribe.errors import FastscribeError, ManifestError, UsageError
 from fastscribe.training.bpe import clean_text
 from fastscribe.training.corpus import Example, ManifestPart, Request
 
 # What a row asks an attention decoder for; None for other models. Raises ValueError that says what is wrong with the row.
 ReadRequest = Callable[[Mapping[str, Any]], Request | None]
+_MAX_NAMED = 5  # wrong rows in a message
 _FIRST_ROWS, _SAMPLE_GROWTH = 100, 1.01  # rows whose recording has to exist: the first, then each 1 % further down
 
 
@@ -47,25 +48,32 @@ class RowReader:
         ignores_texts: bool = False,
     ) -> None:
         self._part, self._number, self._path, self._read_request = part, number, path, read_request
-        self._find_member, self._ignores_texts = find_member, ignores_texts
+        self._find_member, self._ignores_texts, self._next_checked = find_member, ignores_texts, 1
 
     def examples(self) -> Iterator[Example]:
-        """Yield the rows in order. Raises UsageError for the file, ManifestError for a row."""
-        next_checked = 1
+        """Yield the rows in order.
+
+        Raises:
+            UsageError: the file cannot be read; or, at its end, rows of it are wrong, of which it names the first.
+        """
+        num_wrong, first_wrong = 0, list[str]()
         try:
             for row in list_rows(self._path, find=self._find_member):
-                if isinstance(row, BadRow):
-                    raise row.error
-                example = self._example(row)
-                if row.number >= next_checked and not example.num_bytes:
-                    self._check_exists(row.number, example.path)
-                    is_first = row.number < _FIRST_ROWS
-                    next_checked = row.number + 1 if is_first else math.ceil(row.number * _SAMPLE_GROWTH)
-                yield example
+                try:
+                    yield self._example(row)
+                except FastscribeError as error:
+                    num_wrong += 1
+                    if num_wrong <= _MAX_NAMED:
+                        first_wrong.append(str(error).removeprefix(f"{self._path}: "))
         except (OSError, NotAList) as error:
             raise UsageError(f"{self._path}: {system_problem(error)}") from error
+        if first_wrong:
+            count = f"; {num_wrong:,} wrong rows in all" if num_wrong > 1 else ""
+            raise UsageError(f"{self._path}: {'; '.join(first_wrong)}{count}")
 
-    def _example(self, row: ListRow) -> Example:
+    def _example(self, row: ListRow | BadRow) -> Example:
+        if isinstance(row, BadRow):
+            raise row.error
         number, fields, span = row.number, row.fields or {}, row.span
         text = self._text(number, fields)
         if span.track:
@@ -80,6 +88,10 @@ class RowReader:
         )
         place = (self._number, self._part.non_speech, start, size, span.channel)
         example = Example(path, text, span.duration_s, span.offset_s or 0.0, (), *place, line=number)
+        if number >= self._next_checked and not size:
+            self._check_exists(number, path)
+            is_first = number < _FIRST_ROWS
+            self._next_checked = number + 1 if is_first else math.ceil(number * _SAMPLE_GROWTH)
         try:
             request = self._read_request(fields)
         except ValueError as error:
@@ -109,4 +121,4 @@ class RowReader:
                 return
         except ValueError:  # a null character in it
             pass
-        raise ManifestError(self._path, line_number, f"no such recording: {path!r}")
+        raise ManifestError(self._path, line_number, f"no such recording: {os.path.abspath(path)!r}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,13 +47,26 @@ class RunFolder:
         self.best, self.last = path / "best", path / "last"
         self.batch_sizes, self.left_out = path / "batch_sizes.json", path / "left_out.jsonl"
 
-    def lock(self) -> FolderLock:
-        """Lock the folder, and create it if needed. Raises UsageError if another run writes there, or none can."""
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Lock the folder, and create it if needed; remove it if it is new and gets nothing but the lock.
+
+        Raises:
+            UsageError: another run writes there, or none can.
+        """
+        path, is_new = self.path / "train.lock", not self.path.exists()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            return FolderLock(self.path / "train.lock")
+            lock = FolderLock(path)
         except OSError as error:
             raise UsageError(f"--output-dir {self.path}: cannot be written: {error.strerror or error}") from error
+        try:
+            with closing(lock):
+                yield
+        finally:
+            if is_new and list(self.path.iterdir()) == [path]:
+                path.unlink()
+                self.path.rmdir()
 
     def check(self) -> None:
         """Raise UsageError if a file or folder that no training run wrote has the name of one that this run writes."""

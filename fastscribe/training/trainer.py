@@ -501,6 +501,8 @@ class Trainer:
 
     def _load_matching_state(self) -> dict[str, Any] | None:
         """Load the folder's state, if any. Raises UsageError if it is another run's, or if only models are left."""
+        if not self.recipe.run.epochs:  # a plan, which may be of another run
+            return None
         state = self.folder.load_state()
         if state is None:
             self.folder.check_no_models()
@@ -512,9 +514,11 @@ class Trainer:
             if stored[name] != value
         ]
         if different:
+            last = self.folder.last
+            further = f"; --init {last} in another folder trains its model further" if last.exists() else ""
             raise UsageError(
                 f"{self.folder.path}: holds a run with another {' and '.join(different)}; use another folder, or "
-                "--overwrite to start over"
+                f"--overwrite to start over{further}"
             )
         return state
 
@@ -523,7 +527,7 @@ class Trainer:
             self.folder.write_left_out(self.training_data.rows_left_out)
         if state is not None:
             self._restore_state(state)
-        elif self.distributed.rank == 0:
+        elif self.distributed.rank == 0 and self.recipe.run.epochs:
             self.folder.start_log()
 
     def _restore_state(self, state: Mapping[str, Any]) -> None:

@@ -98,7 +98,7 @@ def test_empty_name(requests: list) -> None:
 
 
 def test_name_without_organisation(requests: list) -> None:
-    with pytest.raises(CheckpointError, match=r"did you mean --model nvidia/parakeet-tdt-0\.6b-v3\?$"):
+    with pytest.raises(CheckpointError, match=r"did you mean nvidia/parakeet-tdt-0\.6b-v3\?$"):
         find("parakeet-tdt-0.6b-v3")
     assert requests == []
 
@@ -118,7 +118,7 @@ def test_hub_prefix_without_organisation(requests: list) -> None:
     ],
 )
 def test_a_word_names_the_nearest_model(requests: list, word: str, nearest: str) -> None:
-    with pytest.raises(CheckpointError, match=f"{word}: no such file or folder; did you mean --model {nearest}.*\\?$"):
+    with pytest.raises(CheckpointError, match=f"{word}: no such file or folder; did you mean {nearest}.*\\?$"):
         find(word)
     with pytest.raises(CheckpointError, match="no such file or folder; a model on the Hugging Face hub is named"):
         find("zzz")

@@ -225,7 +225,7 @@ def test_folder_of_many_kinds(tmp_path: Path, texts: dict[str, str]) -> None:
         (["transcribe", "--model", MODEL], "INPUTS"),
         (["transcribe", FIRST, "--model", "nowhere.nemo"], "nowhere.nemo"),
         (["transcribe", FIRST, "--model", "large-v3"], "a Whisper model; fastscribe runs Parakeet"),
-        (["transcribe", FIRST, "--model", "parakeet-tdt-0.6b-v3"], "did you mean --model nvidia/parakeet-tdt-0.6b-v3?"),
+        (["transcribe", FIRST, "--model", "parakeet-tdt-0.6b-v3"], "did you mean nvidia/parakeet-tdt-0.6b-v3?"),
         (["transcribe", FIRST, "--model", "mlx-community/parakeet-tdt-0.6b-v3"], "--model nvidia/parakeet-tdt-0.6b-v3"),
         (["transcribe", FIRST, "--device", "mps"], "--device mps"),
         (["transcribe", FIRST, "--dtype", "float16"], "Invalid value for '--dtype': 'float16' is not one of 'auto', "),

@@ -90,10 +90,47 @@ def test_fine_tuning_the_packaged_model(few: Path, tmp_path: Path, monkeypatch: 
 
 
 def test_second_run_in_folder(recipe_file: Path, tmp_path: Path) -> None:
-    lock = RunFolder(tmp_path / "run").lock()
-    with pytest.raises(UsageError, match="another run is writing here"):
+    with RunFolder(tmp_path / "run").locked(), pytest.raises(UsageError, match="another run is writing here"):
         run(recipe_file, tmp_path / "run")
-    lock.close()
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_refused_run_leaves_no_folder(few: Path, tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "bad.jsonl").write_text("{")
+    for name in ("new", "kept"):
+        with pytest.raises(UsageError, match="line 1: not JSON"):
+            run(tmp_path / "bad.jsonl", tmp_path / name)
+    assert not (tmp_path / "new").exists() and (tmp_path / "kept").exists()
+
+
+def test_no_epochs_are_a_plan(recipe_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It trains and keeps nothing, and leaves the run of a folder as it is. Recordings that cannot be used end it too."""
+    train(recipe_file, tmp_path / "plan", None, 0, "cpu", "bf16", False, False)
+    said = capsys.readouterr().err
+    assert "8 examples, " in said and " per epoch, " in said and "in all" not in said and "warm-up" not in said
+    assert "2 of the 2 recordings to validate with are also trained on, such as " in said
+    assert said.splitlines()[-1].startswith("fastscribe: this is the plan, and nothing is trained: weights, gradients")
+    assert not (tmp_path / "plan").exists()
+    run(recipe_file, tmp_path / "run")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()}
+    train(recipe_file, tmp_path / "run", None, 0, "cpu", "fp32", True, False)
+    assert {name: (tmp_path / "run" / name).read_bytes() for name in before if name != "train.lock"} == {
+        name: content for name, content in before.items() if name != "train.lock"
+    }
+    capsys.readouterr()
+    train(recipe_file, tmp_path / "run", None, 1, "cpu", "fp32", False, False)  # the finished run again
+    said = capsys.readouterr().err
+    last = tmp_path / "run" / "last"
+    assert f"finished after 1 epoch; --init {last} in another folder" in said and "going on" not in said
+    train(recipe_file, tmp_path / "run", None, 1, "cpu", "fp32", False, True)
+    assert capsys.readouterr().err.startswith(
+        f"fastscribe: {tmp_path / 'run' / 'best'}: word error rate "
+    )  # the result
+    with pytest.raises(
+        UsageError, match=rf"run\.epochs was 1, is 3.*; --init {last} in another folder trains its model"
+    ):
+        train(recipe_file, tmp_path / "run", None, 3, "cpu", "fp32", False, False)
 
 
 def test_recipe_error_before_torch(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastscribe.errors import ManifestError, UsageError
+from fastscribe.errors import UsageError
 from fastscribe.training.corpus import Corpus, Example, Examples, LeftOutRow, ManifestPart
 from fastscribe.training.manifest import ExampleLimits, read_manifests, tokenise
 from fastscribe.training.split import count_by_share, split_validation
@@ -56,6 +56,7 @@ def test_rows_in_order(tmp_path) -> None:
     ("bad", "problem"),
     [
         ("{", "not JSON"),
+        (row()[:-1], f"not JSON: Expecting ',' delimiter at column {len(row())}"),  # cut off
         ("[1]", "not a JSON object"),
         (row(audio_filepath=None), "no audio_filepath"),
         (row(audio_filepath="gone.wav"), "no such recording: .*gone.wav"),
@@ -71,8 +72,15 @@ def test_rows_in_order(tmp_path) -> None:
     ],
 )
 def test_wrong_row(tmp_path, bad, problem) -> None:
-    with pytest.raises(ManifestError, match=rf"^{tmp_path}/train\.jsonl: line 3: .*{problem}"):
+    with pytest.raises(UsageError, match=rf"^{tmp_path}/train\.jsonl: line 3: .*{problem}"):
         read(manifest(tmp_path, row(), "", bad))
+
+
+def test_all_wrong_rows_are_one_message(tmp_path) -> None:
+    bad = ["{", row(text=None), row(audio_filepath="gone.wav"), row(duration=None), "[1]", "{", "{"]
+    first = r"line 2: not JSON.*; line 3: no text.*; line 4: no such .*/gone\.wav.*; line 6: not a JSON object"
+    with pytest.raises(UsageError, match=rf"train\.jsonl: {first}; 7 wrong rows in all$"):
+        read(manifest(tmp_path, row(), *bad, row()))
 
 
 def test_unreadable_manifest(tmp_path) -> None:

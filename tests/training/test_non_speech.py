@@ -11,7 +11,7 @@ import pytest
 import soundfile
 import torch
 
-from fastscribe.errors import ManifestError, UsageError
+from fastscribe.errors import UsageError
 from fastscribe.training.corpus import ManifestPart
 from fastscribe.training.data import prepare
 from fastscribe.training.learner import targets_of
@@ -156,7 +156,7 @@ def test_a_folder_without_speech(noises: Path, tmp_path: Path) -> None:
 
 
 def test_wrong_uses(manifest: Path, noises: Path) -> None:
-    with pytest.raises(ManifestError, match=r"train\.jsonl: line 1: text 'At Rice.* in a manifest of non_speech"):
+    with pytest.raises(UsageError, match=r"train\.jsonl: line 1: text 'At Rice.* in a manifest of non_speech"):
         read_manifests([ManifestPart(str(manifest), non_speech=True)], ExampleLimits())
     recipe = recipe_of(manifest)
     silent = (ManifestPart(str(noises), non_speech=True),)

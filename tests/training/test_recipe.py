@@ -48,6 +48,8 @@ def test_sections_and_paths(tmp_path: Path) -> None:
         ({"data": {"train": "a"}, "augment": {"speeds": 1.0}}, "augment.speeds: 1.0 is not a list"),
         ({"data": {"train": "a"}, "augment": {"speeds": [3.0]}}, "speeds"),
         ({"data": {"train": "a"}, "optimiser": 3}, "optimiser: not a mapping"),
+        ({"data": {"train": "a"}, "optimiser": {"lr": 1}}, "optimiser.lr: no such key; optimiser.learning_rate?"),
+        ({"data": {"train": "a"}, "run": {"epochs": 1.5}}, "run.epochs: 1.5 is not a whole number from 0"),
         ({"data": {"train": "a", "language": False}}, 'data.language: YAML reads no as false; write "no"'),
         (
             {"data": {"train": "a"}, "optimiser": {"freeze": ["output"]}},
@@ -71,7 +73,7 @@ def test_mistakes(values: object, said: str) -> None:
 @pytest.mark.parametrize(
     ("section", "key", "bad", "good"),
     [
-        ("run", "epochs", [0], [1]),
+        ("run", "validate_epochs", [0], [1]),
         ("run", "validate_epochs", [0], [1]),
         ("run", "save_minutes", [-1], [0]),
         ("batch", "seconds", [0, -1.0], [0.5, "auto"]),

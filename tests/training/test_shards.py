@@ -16,7 +16,7 @@ import soundfile
 from fastscribe.audio import media
 from fastscribe.audio.archives import number_of
 from fastscribe.audio.media import FilePart
-from fastscribe.errors import ManifestError, UsageError
+from fastscribe.errors import UsageError
 from fastscribe.training import rows as rows_module
 from fastscribe.training.archives import expand
 from fastscribe.training.corpus import Corpus, Examples, ManifestPart
@@ -114,7 +114,7 @@ def test_tars_beside_a_manifest_are_found(tars: Path) -> None:
 def test_wrong_tar_rows(tars: Path, changed: dict[str, Any], problem: str) -> None:
     row = {"audio_filepath": "0.flac", "shard_id": 0, "duration": 1.0, "text": "one", **changed}
     write(tars / "wrong.json", [row])
-    with pytest.raises(ManifestError, match=rf"wrong\.json: line 1: {problem}"):
+    with pytest.raises(UsageError, match=rf"wrong\.json: line 1: {problem}"):
         read(tars / "wrong.json", tar=str(tars / "audio_{0..1}.tar"))
 
 
@@ -143,7 +143,7 @@ def test_tars_that_a_number_does_not_tell_apart(bucketed: Path) -> None:
         read(bucketed / "bucket1/manifest_0.json", tar=str(bucketed / "bucket{1..2}/audio_{0..0}.tar"))
     row = {"audio_filepath": "0.flac", "duration": 1.0, "text": "one", "shard_id": 7}
     write(bucketed / "bucket2/manifest_0.json", [row])
-    with pytest.raises(ManifestError, match=r"line 1: shard_id 7: the tar of this manifest is .*bucket2/audio_0\.tar"):
+    with pytest.raises(UsageError, match=r"line 1: shard_id 7: the tar of this manifest is .*bucket2/audio_0\.tar"):
         read(bucketed / "bucket{1..2}/manifest_0.json", tar=str(bucketed / "bucket{1..2}/audio_0.tar"))
 
 
@@ -159,7 +159,7 @@ def test_tar_where_none_is_read(tmp_path: Path) -> None:
         read(LHOTSE / "shar", tar="audio_0.tar")
     with pytest.raises(UsageError, match=r"a folder, whose recordings are in it: leave tar out"):
         read(tmp_path, tar="audio_0.tar")
-    with pytest.raises(ManifestError, match=r"line 1: a cut names its recording itself: leave tar out"):
+    with pytest.raises(UsageError, match=r"line 1: a cut names its recording itself: leave tar out"):
         read(LHOTSE / "cuts.jsonl.gz", tar="audio_0.tar")
 
 
@@ -167,11 +167,11 @@ def test_empty_member(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "audio_0.tar", "w") as archive:
         add(archive, "empty.flac", b"")
     write(tmp_path / "m.json", [{"audio_filepath": "empty.flac", "duration": 1.0, "text": "one"}])
-    with pytest.raises(ManifestError, match=r"m\.json: line 1: 'empty\.flac' in .*audio_0\.tar is empty \(0 bytes\)"):
+    with pytest.raises(UsageError, match=r"m\.json: line 1: 'empty\.flac' in .*audio_0\.tar is empty \(0 bytes\)"):
         read(tmp_path / "m.json", tar=str(tmp_path / "audio_0.tar"))
     (tmp_path / "audio_0.tar").rename(tmp_path / "recording.000000.tar")
     write(tmp_path / "cuts.000000.jsonl", [cut(id="empty", recording=IN_TAR)])
-    with pytest.raises(ManifestError, match=r"line 1: the recording of cut 'empty' in .* is empty \(0 bytes\)"):
+    with pytest.raises(UsageError, match=r"line 1: the recording of cut 'empty' in .* is empty \(0 bytes\)"):
         read(tmp_path)
 
 
@@ -310,7 +310,7 @@ WRONG_CUTS = {
 @pytest.mark.parametrize("kind", WRONG_CUTS)
 def test_wrong_cuts(tmp_path: Path, kind: str) -> None:
     row, problem = WRONG_CUTS[kind]
-    with pytest.raises(ManifestError, match=rf"cuts\.jsonl: line 1: .*{problem}"):
+    with pytest.raises(UsageError, match=rf"cuts\.jsonl: line 1: .*{problem}"):
         read(write(tmp_path / "cuts.jsonl", [row]))
 
 
@@ -320,7 +320,7 @@ def test_wrong_shar_folders(tmp_path: Path) -> None:
         read(tmp_path)
     with tarfile.open(tmp_path / "recording.000003.tar", "w") as archive:
         add(archive, "other.flac", b"x")
-    with pytest.raises(ManifestError, match=r"line 1: no recording of cut 'gone' in the tar"):
+    with pytest.raises(UsageError, match=r"line 1: no recording of cut 'gone' in the tar"):
         read(tmp_path)
 
 

@@ -100,14 +100,19 @@ def test_own_files_accepted(folder: RunFolder) -> None:
 
 
 def test_lock(folder: RunFolder, tmp_path: Path) -> None:
-    lock = folder.lock()
-    with pytest.raises(UsageError, match="another run is writing here"):
-        folder.lock()
-    lock.close()
-    RunFolder(tmp_path / "new" / "deeper").lock().close()
+    """A new folder that gets nothing but the lock is removed."""
+    with folder.locked(), pytest.raises(UsageError, match="another run is writing here"), folder.locked():
+        pass
+    new = RunFolder(tmp_path / "new" / "deeper")
+    with new.locked():
+        assert new.path.exists()
+    assert not new.path.exists()
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="file/run: cannot be written: "):
-        RunFolder(tmp_path / "file" / "run").lock()
+    with (
+        pytest.raises(UsageError, match="file/run: cannot be written: "),
+        RunFolder(tmp_path / "file" / "run").locked(),
+    ):
+        pass
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from fastscribe import Options, Transcriber
+from fastscribe._system.text_layout import count_of
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.errors import FastscribeError, UsageError
 from fastscribe.training import trainer as trainer_module
@@ -324,7 +325,9 @@ def test_validation_share_of_few(tmp_path: Path, num_recordings: int, share: flo
         return
     assert num_taken == expected and said[0].endswith(f" of {num_recordings} recordings: {expected} instead")
     few = (
-        [f"{expected} recordings to validate with: their word error rate is a rough estimate"] if expected < 10 else []
+        [f"{count_of(expected, 'recording')} to validate with: the word error rate is a rough estimate"]
+        if expected < 10
+        else []
     )
     assert said[1:] == few
 

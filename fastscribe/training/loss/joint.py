@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.autograd.function import once_differentiable
 
 from fastscribe.errors import UsageError
@@ -52,6 +53,11 @@ _MAX_ELEMENTS = 2**31 - 1  # of a tensor: some kernels count in 32 bits
 ROWS_WIDENED = 1024  # converted to float32 at a time
 ROWS_SUMMED = {torch.float16: 16384}  # per product, whose sums have to fit in float16 (at most 65504)
 ALIGNED_COLUMNS = 8  # a GPU's 16-bit products are fast for rows of whole 16 bytes
+_FUNCTIONS: dict[type, Callable[..., torch.Tensor]] = {
+    nn.ReLU: torch.relu,
+    nn.Tanh: torch.tanh,
+    nn.Sigmoid: torch.sigmoid,
+}
 _ACTIVATE_: dict[Callable[..., torch.Tensor], Callable[..., torch.Tensor]] = {
     torch.relu: torch.relu_,
     torch.tanh: torch.tanh_,
@@ -89,7 +95,9 @@ def joint_transducer_loss(
     Gradients go to both inputs and to joint.output's weight and bias. Backward can be called once.
 
     Args:
-        joint: the joint network; only its activation and output layer are applied here.
+        joint: the joint network, an object with two attributes, which alone are applied here: `activation`, one of
+            torch.relu, torch.tanh and torch.sigmoid or a module of torch.nn for it, and `output`, a torch.nn.Linear with bias
+            of J inputs; its outputs are tokens with blank, then durations.
         encoded_BTJ: [B, T, J], frames after joint.encoder.
         predicted_BUJ: [B, U+1, J], start symbol and labels after joint.predictor.
         labels_BU: as in transducer_loss.
@@ -116,7 +124,8 @@ def joint_transducer_loss(
     check_choices(reduction, backend)
     check_integers(labels_BU, frame_lengths_B, label_lengths_B)
     _check_inputs(joint, encoded_BTJ, predicted_BUJ)
-    _check_options(joint, max_nodes, dropout, backend)
+    activation = _FUNCTIONS.get(type(joint.activation), joint.activation)
+    _check_options(activation, max_nodes, dropout, backend)
     labels_BU, frame_lengths_B, label_lengths_B = layout.on_host(labels_BU, frame_lengths_B, label_lengths_B)
     shape = (*encoded_BTJ.shape[:2], predicted_BUJ.shape[1], joint.output.out_features)
     check_shapes(shape, labels_BU, frame_lengths_B, label_lengths_B, blank_id, config)
@@ -132,7 +141,7 @@ def joint_transducer_loss(
         )
         return _with_losses_out(losses_out_B, losses_B, reduce_losses(losses_B, label_lengths_B, reduction))
     work = _GroupInputs(
-        labels_BU, frame_lengths_B, label_lengths_B, blank_id, config, joint.activation, max_nodes, dtype, dropout
+        labels_BU, frame_lengths_B, label_lengths_B, blank_id, config, activation, max_nodes, dtype, dropout
     )
     tensors = (encoded_BTJ, predicted_BUJ, joint.output.weight, joint.output.bias)
     if not torch.is_grad_enabled() or not any(x.requires_grad for x in tensors):
@@ -169,15 +178,17 @@ def _check_inputs(joint: Joint, encoded_BTJ: torch.Tensor, predicted_BUJ: torch.
         )
 
 
-def _check_options(joint: Joint, max_nodes: int | None, dropout: float, backend: str) -> None:
+def _check_options(
+    activation: Callable[..., torch.Tensor], max_nodes: int | None, dropout: float, backend: str
+) -> None:
     """Raise UsageError for an option out of range."""
     if max_nodes is not None and (not isinstance(max_nodes, int) or max_nodes < 1):
         raise UsageError(f"max_nodes must be 1 or more lattice nodes, or None; not {max_nodes!r}")
     if not 0 <= dropout < 1:
         raise UsageError(f"dropout must be 0 or more and below 1, not {dropout!r}")
-    if joint.activation not in _ACTIVATE_ and backend != "oracle":
-        known = ", ".join(f"torch.{activation.__name__}" for activation in _ACTIVATE_)
-        raise UsageError(f"the joint's activation must be one of {known}, not {joint.activation!r}")
+    if activation not in _ACTIVATE_ and backend != "oracle":
+        known = ", ".join(f"torch.{one.__name__}" for one in _ACTIVATE_)
+        raise UsageError(f"the joint's activation must be one of {known}, not {activation!r}")
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import numba.core.caching
 import numpy as np
@@ -280,6 +282,18 @@ def test_joint_equals_loss_of_logits(activation: str, config: TransducerLossConf
         loss = joint_transducer_loss(module, *inputs, *said, max_nodes=max_nodes, **options)
         torch.testing.assert_close(loss, expected, rtol=1e-6, atol=1e-6)
         torch.testing.assert_close(torch.autograd.grad(loss * 0.5, leaves), expected_gradients, rtol=1e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("module", "function"),
+    [(torch.nn.ReLU(inplace=True), torch.relu), (torch.nn.Tanh(), torch.tanh), (torch.nn.Sigmoid(), torch.sigmoid)],
+)
+def test_joint_of_ones_own(module: torch.nn.Module, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Two attributes are enough, and the activation may be a module."""
+    own, encoded, predicted = small_joint("relu", 5)
+    joints: list[Any] = [SimpleNamespace(activation=given, output=own.output) for given in (module, function)]
+    found = [joint_transducer_loss(joint, encoded, predicted, *SAID, blank_id=2) for joint in joints]
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("width", [0, 1])
