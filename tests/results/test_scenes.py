@@ -182,6 +182,20 @@ def test_a_folder_that_is_elsewhere_is_not_decoded_again(scene: Scene) -> None:
 
 
 @in_a_folder
+def test_a_folder_that_is_elsewhere_gets_more_recordings(scene: Scene) -> None:
+    """The same --moved goes on when it has taken over what there is."""
+    scene.recording("m.flac", "two")
+    assert scene.transcribe() == 0
+    old, new = scene.inputs, scene.inputs.with_name("elsewhere")
+    old.rename(new)
+    scene.inputs, moved = new, ("--moved", f"{old}={new}")
+    for number, names in enumerate(("ab", "uvwxyz"), start=1):
+        for name in names:
+            scene.recording(f"{name}.flac")
+        assert scene.transcribe(more=moved) == 0 and len(scene.rows()) == 3**number
+
+
+@in_a_folder
 def test_a_copy_of_a_folder_is_decoded(scene: Scene) -> None:
     """Recordings that are still there have not moved; few others beside known ones have not either."""
     scene.recording("a.flac")
