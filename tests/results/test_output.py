@@ -297,14 +297,15 @@ def test_equal_names_that_earlier_results_get_while_a_run_begins_stay_apart(plac
 
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("name", ["transcripts.jsonl", "journal.jsonl", "report.json", ".swap", ".lock"])
-def test_a_users_file_with_an_own_name_is_an_error(tmp_path: Path, name: str, overwrite: bool) -> None:
-    (tmp_path / name).write_text("mine\n")
+@pytest.mark.parametrize("mine", ["mine\n", '{"my": "own report"}'])
+def test_a_users_file_with_an_own_name_is_an_error(tmp_path: Path, mine: str, name: str, overwrite: bool) -> None:
+    (tmp_path / name).write_text(mine)
     with pytest.raises(UsageError, match=re.escape(str(tmp_path / name))):
         Place(tmp_path).opened("jsonl", "txt", overwrite=overwrite)
     assert set(tmp_path.iterdir()) <= {tmp_path / name, tmp_path / ".lock"}
-    assert (tmp_path / name).read_text() == "mine\n"
+    assert (tmp_path / name).read_text() == mine
     if name not in (".lock", ".swap"):
-        with pytest.raises(UsageError, match=re.escape(str(tmp_path / name))):
+        with pytest.raises(UsageError, match=re.escape(f"{tmp_path / name}: no journal says")):
             check_new_folder(tmp_path, UNSHARDED, overwrite)
     check_new_folder(tmp_path, Shard(0, 2))
 
