@@ -288,6 +288,18 @@ class JournaledOutput:
         is_kept = is_idle and _counts_in(self._earlier_report) == _counts_in(content)
         self._report = self._earlier_report if is_kept else content
 
+    def put_report_back(self) -> None:
+        """Write the earlier report again, which opening removed, if it counts the results that are here: nothing was done.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        is_live = self.journal.is_live
+        num_failed = int(self.journal.entries["failed"][is_live].sum())
+        if _counts_in(self._earlier_report) == [int(is_live.sum()), num_failed]:
+            name = Paths(Path(), self._run.shard.suffix).report.name
+            self._storage.write(name, self._earlier_report, replaces=True)
+
     def _drop_old_failures(self) -> None:
         """Drop inputs that never were recordings and are not among this run's: a manifest's row, corrected."""
         journal = self.journal

@@ -266,6 +266,20 @@ def test_a_ledger_is_read_without_a_change(place: Place) -> None:
         read_ledger(place.where, OutputRun(OutputStyle(), {"--beam": 4}))
 
 
+def test_a_report_is_put_back_if_it_counts_what_is_here(place: Place) -> None:
+    for num_failed, is_back in ((0, True), (1, False)):
+        report = json.dumps({"files": 1, "totals": {"files": 1, "failed": num_failed}})
+        with place.opened("txt") as output:
+            put(output, spoken("a.wav"))
+            output.write_report(report.encode())
+        output = place.opened("txt")
+        output.put_report_back()
+        output.close(finished=False)
+        found = FolderStorage(place.where) if isinstance(place.where, Path) else ObjectStorage(place.where)
+        assert (found.size("report.json") == len(report)) is is_back
+        found.close(None)
+
+
 def test_an_open_output_goes_on_with_a_new_ledger(tmp_path: Path) -> None:
     place = Place(tmp_path)
     place.run(["a.wav", "b.wav"], "txt")

@@ -160,6 +160,7 @@ def test_a_folder_that_is_elsewhere_is_not_decoded_again(scene: Scene) -> None:
         assert scene.transcribe(more=more) == 0
         old.rename(new)
         kept = shard if more else ()
+        reports = {name: scene.read(name) for name in scene.names() if name.startswith("report")}
         for wrong, said in {
             (): f"--moved {old}={new} takes the results over, --moved none decodes all again",
             ("--speakers", "channels"): f"--moved {old}={new} takes the results over",
@@ -170,6 +171,7 @@ def test_a_folder_that_is_elsewhere_is_not_decoded_again(scene: Scene) -> None:
         }.items():
             assert scene.transcribe(new, code=NO_MODEL, more=(*kept, *wrong)) == 2
             assert said in scene.said
+        assert reports and reports == {name: scene.read(name) for name in scene.names() if name.startswith("report")}
         new.rename(old)
     assert scene.transcribe(more=("--overwrite",)) == 0
     old.rename(new)
