@@ -18,6 +18,7 @@ from fastscribe._system.text_layout import clean_text
 from fastscribe.config import OutputStyle
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.results.interfaces import Output, OutputRun, check_new_folder
+from fastscribe.results.moved import Moved
 from fastscribe.results.output import JournaledOutput, Totals, open_journaled, read_ledger
 from fastscribe.results.shards import UNSHARDED, Shard
 from fastscribe.results.storage_folder import FolderStorage
@@ -255,15 +256,20 @@ def test_totals_are_of_all_runs(place: Place) -> None:
         assert output.totals() == Totals(files=3, failed=0, audio_s=3.0, not_given=1)
 
 
-def test_a_ledger_is_read_without_a_change(place: Place) -> None:
+def test_a_ledger_is_read_without_a_change(place: Place, tmp_path: Path) -> None:
     place.run(["a.wav"], "txt")
     before = place.contents()
-    ledger = read_ledger(place.where, OutputRun(OutputStyle(("srt",)), {}))
-    source = Source("/in/a.wav", "/in/a.wav", "a.wav")
-    assert ledger.expect(source) and ledger.is_done(source)
+    with read_ledger(place.where, OutputRun(OutputStyle(("srt",)), {})) as ledger:
+        source = Source("/in/a.wav", "/in/a.wav", "a.wav")
+        assert ledger.expect(source) and ledger.is_done(source)
+    (here := tmp_path / "a.wav").touch()
+    with read_ledger(place.where, OutputRun(OutputStyle(), {}, moved=Moved("/in", str(tmp_path)))) as ledger:
+        source = Source(str(here), str(here), "a.wav")
+        assert ledger.expect(source) and not ledger.is_done(source)  # its earlier size is not known
     assert place.contents() == before
-    with pytest.raises(UsageError, match="other settings"):
-        read_ledger(place.where, OutputRun(OutputStyle(), {"--beam": 4}))
+    other = read_ledger(place.where, OutputRun(OutputStyle(), {"--beam": 4}))
+    with pytest.raises(UsageError, match="other settings"), other:
+        pass
 
 
 def test_a_report_is_put_back_if_it_counts_what_is_here(place: Place) -> None:
