@@ -24,7 +24,7 @@ from fastscribe.types import Failure, Source
 _MAX_AHEAD = 50_000  # inputs that wait for the run, a kilobyte each
 _SAMPLE_BYTES = 1 << 20  # of a list, whose rows are about as long as its first ones
 _PAUSE_S = 0.01
-_MAX_WAIT_S = 2.0  # for the inputs that has_many() asks for
+MAX_WAIT_S = 2.0  # for inputs that say how a run begins
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Listing:
 
     def has_many(self, many: int) -> bool:
         """Return True if there are at least `many` inputs, or if the first ones take so long that there may be."""
-        num = sum(1 for _ in islice(self.ahead(_MAX_WAIT_S), many))
+        num = sum(1 for _ in islice(self.ahead(MAX_WAIT_S), many))
         return num >= many or not self.is_whole
 
     def _next(self, max_wait_s: float | None = None) -> Source | Failure | None:

@@ -19,7 +19,7 @@ import typer
 from fastscribe._system.urls import is_url
 from fastscribe.audio.formats import STDIN
 from fastscribe.cli.job import unusable_folder
-from fastscribe.cli.listing import Listing
+from fastscribe.cli.listing import MAX_WAIT_S, Listing
 from fastscribe.cli.run_messages import say_all_done, say_failed_before, say_listing, say_made_again
 from fastscribe.cli.run_part import TranscribeJob, model_digest_of
 from fastscribe.cli.terminal import say
@@ -27,6 +27,7 @@ from fastscribe.errors import UsageError
 from fastscribe.pipeline.stats import RunStats
 from fastscribe.pipeline.windows import expected_sources
 from fastscribe.results.fingerprint import content_digests, fingerprint
+from fastscribe.results.moved import MovedLine
 from fastscribe.results.output import JournaledOutput, last_run, moved_line_of, open_journaled
 from fastscribe.types import Failure, Source
 from fastscribe.version import __version__
@@ -59,12 +60,14 @@ def end_if_done(job: TranscribeJob, listing: Listing) -> JournaledOutput | None:
         typer.Exit: All are done; with exit code 3 if some of them failed, and 1 if a file could not be made.
         UsageError: As output.open_journaled(), and if the inputs were elsewhere (results/moved.py).
     """
-    if any(given == STDIN or is_url(given) for given in job.output.inputs):
+    run = job.output
+    if any(map(is_url, run.inputs)):
         return None
-    start, output, all_done = perf_counter(), _earlier(job), False
+    is_stream = STDIN in run.inputs  # whose next line may come late
+    start, output, all_done = perf_counter(), None if is_stream else _earlier(job), False
     if output is None:
-        if job.output.directory is not None and not job.output.overwrite:
-            check_moved(job, listing.ahead(), partial(moved_line_of, job.output))
+        if not (run.overwrite or (is_stream and run.moved is not None)):
+            check_moved(job, listing.ahead(MAX_WAIT_S if is_stream else None), partial(moved_line_of, run))
         return None
     try:
         if not _has_more(job, listing, output):
@@ -90,15 +93,17 @@ def end_if_done(job: TranscribeJob, listing: Listing) -> JournaledOutput | None:
 
 
 def check_moved(
-    job: TranscribeJob, inputs: Iterable[Source | Failure], line_of: Callable[[Iterable[object]], str]
+    job: TranscribeJob, inputs: Iterable[Source | Failure], line_of: Callable[[Iterable[object]], MovedLine]
 ) -> None:
-    """Raise UsageError if `line_of` the first inputs says why the run should stop."""
+    """Print the line of the first inputs, if there is one. Raises it as UsageError if the run should stop."""
     try:
-        line = line_of(expected_sources(inputs, None, job.options))
+        text, stops = line_of(expected_sources(inputs, None, job.options))
     except OSError as error:
         raise unusable_folder(job.output.where, error) from error
-    if line:
-        raise UsageError(line)
+    if text and stops:
+        raise UsageError(text)
+    if text:
+        say(text)
 
 
 def _check_moved_of(output: JournaledOutput, job: TranscribeJob, listing: Listing) -> None:

@@ -26,7 +26,6 @@ from fastscribe.cli.terminal import earlier_text, failure_line, filter_mpg123_me
 from fastscribe.dry_run import DryRunReport, estimate_run
 from fastscribe.results.interfaces import Ledger
 from fastscribe.results.output import moved_line_of, read_ledger
-from fastscribe.results.paths import Paths
 
 if TYPE_CHECKING:
     from fastscribe.transcriber import Transcriber
@@ -75,9 +74,9 @@ def report_dry_run(job: TranscribeJob) -> None:
 
 
 def _check_moved(job: TranscribeJob) -> None:
-    """Raise UsageError if the folder has results of these recordings when they were elsewhere, as the run would."""
+    """Raise UsageError if there are results of these recordings when they were elsewhere, as the run would."""
     run = job.output
-    if run.directory is None or run.overwrite or not Paths(run.directory, run.shard.suffix).has_begun:
+    if run.place is None or run.overwrite:
         return
     if not any(given == STDIN or is_url(given) for given in run.inputs):
         check_moved(job, expand(run.inputs, repeats=Repeats()), partial(moved_line_of, run))

@@ -143,7 +143,7 @@ def _end_if_done(job: TranscribeJob, listing: Listing) -> JournaledOutput | None
         _end_if_unusable(job, listing)
     folder = job.output.directory
     has_journal = folder is not None and (folder / f"journal{job.output.shard.suffix}.jsonl").exists()
-    if has_journal or job.output.url is not None:
+    if has_journal or job.output.url is not None or job.output.moved is not None:
         from fastscribe.cli.nothing_to_do import end_if_done
 
         return end_if_done(job, listing)

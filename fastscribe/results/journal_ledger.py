@@ -80,7 +80,7 @@ class JournalLedger(Ledger):
         Called from several threads.
         """
         pending = self._pending[source.index]
-        pending.state, pending.num_bytes = _state(source)
+        pending.state, pending.num_bytes = state_of(source)
         is_moved = pending.moved_from is not None
         entry_index = self._journal.find(pending.key if pending.moved_from is None else pending.moved_from)
         if entry_index is None:
@@ -140,7 +140,7 @@ def _place(path: str) -> str:
     return unsigned(path) if is_url(path) else os.path.abspath(path)
 
 
-def _state(source: Source | Failure) -> tuple[int, int | None]:
+def state_of(source: Source | Failure) -> tuple[int, int | None]:
     """Return the input's state, and its size in bytes; None if it is not known."""
     if isinstance(source, Failure):
         return _digest(source.message), None

@@ -7,11 +7,12 @@ import os
 import shlex
 from collections.abc import Callable, Iterable
 from itertools import chain, islice
+from pathlib import Path
 from typing import NamedTuple
 
 from fastscribe._system.urls import is_url
 from fastscribe.errors import UsageError
-from fastscribe.results.journal import NO_STATE, Journal, read_entries
+from fastscribe.results.journal import NO_STATE, Entry, Journal, read_entries
 from fastscribe.types import Source
 
 _FEW = 256  # inputs that are looked at
@@ -49,75 +50,116 @@ class Moved(NamedTuple):
         return self.old + rest if rest != identity and rest[:1] in ("/", os.sep) else None
 
 
+class MovedLine(NamedTuple):
+    """What a run says of recordings that were elsewhere. The text is "" if there is nothing to say."""
+
+    text: str = ""
+    stops: bool = True  # the run ends with it, and decodes nothing
+
+
 def moved_line(
     where: str,
     given: Moved | None,
     journal: Journal,
     key_of: Callable[[Source, str | None], int],
+    state_of: Callable[[Source], tuple[int, int | None]],
     read_row: Callable[[int, int], bytes],
     inputs: Iterable[object],
-) -> str:
-    """Return why a run should stop: results seem to be of its inputs when they were elsewhere, or --moved finds none of them.
+) -> MovedLine:
+    """Return what a run says if results seem to be of its inputs when they were elsewhere, or if --moved finds none of them.
 
-    Return "" if most of the first inputs have results, or if nothing is known of the others under any other path. A --moved
-    finds a result that an earlier run has taken over, too.
+    There is nothing to say if most of the first inputs have results, or if nothing is known of the others under any other
+    path. A --moved finds a result that an earlier run has taken over, too.
 
     Args:
         where: The output folder or URL.
         given: The value of --moved.
         journal: Results of earlier runs.
         key_of: Returns an input's key, and the key that it had at another path.
+        state_of: Returns an input's state in a journal, and its size in bytes, or None.
         read_row: Reads a row, by its offsets.
         inputs: Sources and Failures of this run, in order; a few are taken, but with --moved all until it finds a result.
     """
     files = (one for one in inputs if isinstance(one, Source) and isinstance(one.file, str))
     sources = list(islice(files, _FEW))
     new = [one for one in sources if not journal.has_result(key_of(one, None))]
-    if given == Moved.of(_NOTHING) or journal.path is None or 2 * len(new) <= len(sources):
-        return ""
+    if given == Moved.of(_NOTHING) or 2 * len(new) <= len(sources):
+        return MovedLine()
 
     def is_known(source: Source, moved: Moved) -> bool:
         old = moved.before(os.path.abspath(str(source.file)))
         return old is not None and (journal.has_result(key_of(source, None)) or journal.has_result(key_of(source, old)))
 
     if given is not None and any(is_known(one, given) for one in chain(sources, files)):
-        return ""
-    found = _find_moved(journal, read_row, new, is_known, given is not None)
+        return MovedLine()
+    found = None if journal.path is None else _find_moved(journal.path, state_of, new)
+    moved = None if found is None else _place_of(found, read_row, is_known, given is not None)
     if given is not None:
-        near = f"did you mean {found}?" if found else f"--moved {_NOTHING} decodes them"
-        return f"{given}: takes over no result in {where}, so nothing is decoded: {near}"
-    if found is None:
-        return ""
-    place = "that were elsewhere" if found.old == _UNKNOWN else f"in {found.old}, which is gone"
-    return (
-        f"{where}: holds results of recordings {place}, with the names and sizes of these inputs, so nothing is decoded: "
-        f"{found} takes the results over, --moved {_NOTHING} decodes all again"
+        near = f"did you mean {moved}?" if moved else f"--moved {_NOTHING} decodes them"
+        return MovedLine(f"{given}: takes over no result in {where}, so nothing is decoded: {near}")
+    if found is None or moved is None:
+        return MovedLine()
+    place = "that were elsewhere" if moved.old == _UNKNOWN else f"in {moved.old}, which is gone"
+    text = f"{where}: holds results of recordings {place}, with the names and sizes of these inputs"
+    if not _are_same(found):
+        return MovedLine(
+            f"{text}; these are decoded as others: if they are the same, {moved} takes the results over", False
+        )
+    return MovedLine(
+        f"{text}, so nothing is decoded: {moved} takes the results over, --moved {_NOTHING} decodes all again"
     )
 
 
+class _Found(NamedTuple):
+    """A new input, and a result of its name and size."""
+
+    source: Source
+    state: int
+    entry: Entry
+
+
 def _find_moved(
-    journal: Journal,
+    journal: Path, state_of: Callable[[Source], tuple[int, int | None]], new: list[Source]
+) -> list[_Found] | None:
+    """Return the `new` inputs of which results have the names and sizes, in the journal's order; None if they are too few."""
+    wanted: dict[tuple[str, int | None], tuple[Source, int]] = {}
+    for source in new:
+        state, num_bytes = state_of(source)
+        if num_bytes is not None:
+            wanted[source.id, num_bytes] = source, state
+    found: dict[tuple[str, int | None], _Found] = {}
+    for entry in islice(read_entries(journal), _MANY):
+        name = entry.id, entry.input_bytes
+        if entry.state != NO_STATE and name in wanted:
+            source, state = wanted[name]
+            if name not in found or entry.state == state:
+                found[name] = _Found(source, state, entry)
+    return list(found.values()) if 2 * len(found) > len(new) else None
+
+
+def _are_same(found: list[_Found]) -> bool:
+    """Return True if most have the time of change too, or if their sizes tell them apart.
+
+    Recordings of a fixed length, as of one night and the next, have equal sizes, which say nothing.
+    """
+    num_same = sum(one.state == one.entry.state for one in found)
+    num_files = len({one.source.file for one in found})  # rows may share one
+    num_sizes = len({one.entry.input_bytes for one in found})
+    return 2 * num_same > len(found) or 2 * num_sizes > num_files > 1
+
+
+def _place_of(
+    found: list[_Found],
     read_row: Callable[[int, int], bytes],
-    new: list[Source],
     is_known: Callable[[Source, Moved], bool],
     may_be_there: bool,
 ) -> Moved | None:
-    """Return what --moved should say for most of the `new` inputs; None if too few results have their names and sizes.
+    """Return what --moved should say for inputs of which results have the names and sizes.
 
-    None too if those recordings are still there, unless they `may_be_there`. The old place is _UNKNOWN if rows name it by a
+    Return None if those recordings are still there, unless they `may_be_there`. The old place is _UNKNOWN if rows name it by a
     path that counts from their list, or were taken over from a third place.
     """
-    assert journal.path is not None
-    wanted: dict[tuple[str, int | None], Source] = {
-        (one.id, os.path.getsize(str(one.file))): one for one in new if os.path.isfile(str(one.file))
-    }
-    entries = (entry for entry in islice(read_entries(journal.path), _MANY) if entry.state != NO_STATE)
-    found = [
-        (entry, wanted[entry.id, entry.input_bytes]) for entry in entries if (entry.id, entry.input_bytes) in wanted
-    ]
-    if 2 * len(found) <= len(new):
-        return None
-    entry, source = found[0]
+    source, _, entry = found[0]
     stated, path = str(json.loads(read_row(entry.begin, entry.end)).get("audio_filepath")), str(source.file)
     is_relative = source.row is not None and not os.path.isabs(stated)  # to its list, which may have been anywhere
     old = os.path.join(os.sep, _UNKNOWN, stated) if is_relative else os.path.abspath(stated)

@@ -36,8 +36,8 @@ from fastscribe.results.journal import (
     read_entries,
 )
 from fastscribe.results.journal import last_run as last_run_in
-from fastscribe.results.journal_ledger import JournalLedger, key_of
-from fastscribe.results.moved import moved_line
+from fastscribe.results.journal_ledger import JournalLedger, key_of, state_of
+from fastscribe.results.moved import MovedLine, moved_line
 from fastscribe.results.names import Names
 from fastscribe.results.paths import Paths, in_the_way
 from fastscribe.results.result_files import ResultFiles, file_formats
@@ -181,8 +181,8 @@ class JournaledOutput:
         assert made.entry is not None
         self._new = self._new.plus(made.entry)
 
-    def moved_line(self, inputs: Iterable[object]) -> str:
-        """Return why the run should stop, as moved.moved_line(). Raises OSError."""
+    def moved_line(self, inputs: Iterable[object]) -> MovedLine:
+        """Return what the run says, as moved.moved_line(). Raises OSError."""
         return _moved_line(self._storage, self._run, self.journal, inputs)
 
     def make_files(self) -> Iterator[tuple[bool, bool]]:
@@ -477,20 +477,25 @@ def _stated(names: SpeakerNames) -> dict[str, Any]:
     return {_NAMES: {"in_order": list(names.in_order), "of_labels": list(map(list, names.of_labels))}}
 
 
-def moved_line_of(run: OutputRun, inputs: Iterable[object]) -> str:
-    """Return why a run into a folder should stop, as moved.moved_line(); nothing is written, and no lock is needed.
+def moved_line_of(run: OutputRun, inputs: Iterable[object]) -> MovedLine:
+    """Return what a run says, as moved.moved_line(); nothing is written, and no lock is needed.
 
     Raises:
-        UsageError: The folder has no journal of this version.
+        UsageError: The place has no journal of this version.
         OSError: It cannot be read.
     """
     storage = storage_at(run.where, run.shard)
-    return _moved_line(storage, run, storage.load(run.shard), inputs)
+    try:
+        return _moved_line(storage, run, storage.load(run.shard), inputs)
+    finally:
+        storage.close(None)
 
 
-def _moved_line(storage: Storage, run: OutputRun, journal: Journal, inputs: Iterable[object]) -> str:
+def _moved_line(storage: Storage, run: OutputRun, journal: Journal, inputs: Iterable[object]) -> MovedLine:
+    if (run.moved is None or run.shard.count > 1) and not journal.is_live.any():  # --moved may find some in other shards
+        return MovedLine()
     own = (one for one in inputs if isinstance(one, Source) and run.shard.holds(one.id))
-    return moved_line(run.where, run.moved, journal, key_of, partial(storage.read, ROWS), own)
+    return moved_line(run.where, run.moved, journal, key_of, state_of, partial(storage.read, ROWS), own)
 
 
 @contextmanager

@@ -162,8 +162,9 @@ class ObjectStorage:
 
     def read(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
         if name == ROWS:
-            assert self._parts is not None and end is not None
-            return self._parts.read_rows(begin, end)
+            assert end is not None
+            parts = self._loaded[-1] if self._parts is None else self._parts
+            return parts.read_rows(begin, end)
         return self.folder.read_if_there(name)
 
     def size(self, name: str) -> int | None:

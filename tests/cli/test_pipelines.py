@@ -34,6 +34,19 @@ def test_streams_on_stdin(tmp_path: Path) -> None:
     assert recording.stderr == listed.stderr == ""
 
 
+def test_a_list_on_stdin_of_a_folder_that_is_elsewhere(tmp_path: Path) -> None:
+    """The run stops before it decodes them again."""
+    (old := tmp_path / "old").mkdir()
+    shutil.copy2(FIRST, old / "a.flac")
+    assert transcribe("-", "-o", tmp_path / "out", stdin=f"{old}/a.flac\n").returncode == 0
+    old.rename(new := tmp_path / "new")
+    given = ("-", "-o", tmp_path / "out")
+    done = transcribe(*given, stdin=f"{new}/a.flac\n")
+    assert done.returncode == 2 and f"--moved {old}={new} takes the results over" in done.stderr
+    assert transcribe(*given, "--moved", f"{old}={new}", stdin=f"{new}/a.flac\n").returncode == 0
+    assert len((tmp_path / "out" / "transcripts.jsonl").read_text().splitlines()) == 1
+
+
 def test_several_subtitles_or_a_list_of_them_need_a_folder() -> None:
     for inputs, stdin in (([AUDIO], ""), (["-"], f"{FIRST}\n")):
         assert "give a folder with -o" in refused("transcribe", *inputs, "-m", MODEL, "-f", "srt", stdin=stdin)

@@ -149,7 +149,6 @@ def test_a_folder_that_is_elsewhere(scene: Scene) -> None:
     assert scene.files()["a.srt"] != files["a.srt"] and scene.files()["x/b.srt"] == files["x/b.srt"]
 
 
-@in_a_folder
 def test_a_folder_that_is_elsewhere_is_not_decoded_again(scene: Scene) -> None:
     """The run stops before the model loads, until it is told what to do; also one whose command differs from the last one."""
     for name in "abcdef":
@@ -173,6 +172,10 @@ def test_a_folder_that_is_elsewhere_is_not_decoded_again(scene: Scene) -> None:
             assert said in scene.said
         assert reports and reports == {name: scene.read(name) for name in scene.names() if name.startswith("report")}
         new.rename(old)
+    typo = ("-o", f"{scene.place}-typo", "--moved", f"{new}={old}")
+    assert (
+        scene.transcribe(more=typo, code=NO_MODEL) == 2 and f"takes over no result in {scene.place}-typo" in scene.said
+    )
     assert scene.transcribe(more=("--overwrite",)) == 0
     old.rename(new)
     assert scene.transcribe(new, code=NO_MODEL, more=("--moved", f"{old}={new}")) == 0
@@ -195,6 +198,22 @@ def test_a_folder_that_is_elsewhere_gets_more_recordings(scene: Scene) -> None:
         for name in names:
             scene.recording(f"{name}.flac")
         assert scene.transcribe(more=moved) == 0 and len(scene.rows()) == 3**number
+
+
+@in_a_folder
+@pytest.mark.parametrize(("clips", "code"), [(("one", "one"), 0), (("one", "two"), 2)])
+def test_recordings_of_a_fixed_length_are_decoded_each_night(scene: Scene, clips: tuple[str, str], code: int) -> None:
+    """Equal sizes do not show that they are those of the night before, which are gone; a line says so."""
+    for day in ("monday", "tuesday"):
+        shutil.rmtree(scene.inputs, ignore_errors=True)
+        scene.inputs = scene.inputs.with_name(day)
+        for number, clip in enumerate(clips):
+            scene.recording(f"camera{number}.flac", clip)
+        for more in (("--dry-run",), ()):
+            assert scene.transcribe(more=more) == (0 if day == "monday" else code)
+            is_said = "these are decoded as others: if they are the same, --moved " in scene.said
+            assert is_said == (day == "tuesday" and code == 0)
+    assert len(scene.rows()) == (4 if code == 0 else 2)
 
 
 @in_a_folder
