@@ -22,7 +22,6 @@ from fastscribe.results.storage import ROWS, Item, NewFile, Storage
 from fastscribe.results.stored import to_result
 from fastscribe.types import Failure, Transcript
 
-
 _OUT_OF_REACH = "RemoteUnavailable"  # errors.RemoteError.may_pass
 
 
