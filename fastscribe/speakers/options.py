@@ -198,7 +198,7 @@ def _names_of(given: str) -> SpeakerNames:
     in_order = tuple(map(str.strip, given.split(",")))
     if any("=" in name for name in in_order):
         raise UsageError(
-            f"--speaker-names {given}: names stand in the order of the speakers, without =; a file can name them by their labels"
+            f"--speaker-names {given}: names stand in the order of the speakers, without =; a file can give them by label"
         )
     check_names(in_order)
     return SpeakerNames(in_order)

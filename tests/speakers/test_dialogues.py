@@ -344,7 +344,7 @@ def test_names_of_nobody_are_said(folder: Path, tmp_path: Path) -> None:
         (("--speakers", "channels", "--speaker-names", __file__), "test_dialogues.py: line 1: not LABEL<TAB>NAME or"),
         (("--speakers", "voices"), "voices: no such file or folder"),
     ],
-    ids=["names-alone", "channel", "twice", "empty", "default", "no map", "other"],
+    ids=["names-alone", "channel", "twice", "empty", "by label", "default", "no map", "other"],
 )
 def test_options_that_do_not_fit(options: tuple[str, ...], problem: str, call: str) -> None:
     assert problem in refused("transcribe", call, *options)
