@@ -150,19 +150,19 @@ class TextEncoder:
         `request` is for attention decoders (prompts.PromptedEncoder) and does not count here.
         """
         writable = self.writable(text)
-        if writable is None:
-            return self._lacks(text, (char for char in text if self._nearest(char) is None))
-        if writable != text:
+        ids = None if writable is None else self._encoded(writable)
+        if writable is None or ids is None:
+            lacking = (char for char in text if (near := self.writable(char)) is None or self._encoded(near) is None)
+            self.changes.lacking[text] = " ".join(dict.fromkeys(lacking))
+        elif writable != text:
             self._count_change(text, writable)
+        return ids
+
+    def _encoded(self, writable: str) -> tuple[int, ...] | None:
         if self._processor is None:
             return tuple(self._ids[char] for char in writable if char in self._ids)
-        ids, unknown = tuple(self._processor.EncodeAsIds(writable)), self._processor.unk_id()
-        if unknown not in ids:
-            return ids
-        return self._lacks(text, (char for char in text if unknown in self._processor.EncodeAsIds(char)))
-
-    def _lacks(self, text: str, letters: Iterable[str]) -> None:
-        self.changes.lacking[text] = " ".join(dict.fromkeys(letters))
+        ids = tuple(self._processor.EncodeAsIds(writable))
+        return None if self._processor.unk_id() in ids else ids
 
     def writable(self, text: str) -> str | None:
         """Map the text to the vocabulary's characters: lower case or no accents if need be; other marks are dropped.
