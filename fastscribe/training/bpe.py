@@ -13,7 +13,7 @@ import json
 import re
 import struct
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -138,7 +138,8 @@ class TextEncoder:
 
     def __init__(self, tokenizer: Tokenizer, changes: TextChanges | None = None) -> None:
         self.changes = TextChanges() if changes is None else changes
-        pieces = list(_texts(tokenizer))
+        wordless = tokenizer.unknown_ids | tokenizer.silent_ids
+        pieces = [piece for i, piece in enumerate(tokenizer.pieces) if i not in wordless]
         self._spells_bytes = any(_BYTE_PIECE.fullmatch(piece) for piece in pieces)
         self._characters = frozenset("".join(pieces).replace(WORD_MARK, " ")) | {" "}
         self._ids = {piece: i for i, piece in enumerate(tokenizer.pieces)} if tokenizer.kind == "character" else {}
@@ -189,12 +190,6 @@ class TextEncoder:
             if candidate and self._characters.issuperset(candidate):
                 return candidate
         return None if unicodedata.category(char)[0] in "LN" else ""
-
-
-def _texts(tokenizer: Tokenizer) -> Iterator[str]:
-    """The pieces that stand for text."""
-    wordless = tokenizer.unknown_ids | tokenizer.silent_ids
-    return (piece for i, piece in enumerate(tokenizer.pieces) if i not in wordless)
 
 
 def _processor(tokenizer: Tokenizer) -> Any:

@@ -230,7 +230,8 @@ class Examples(Sequence[Example]):
         hashed = hashlib.blake2b(digest_size=16)
         rows = zip(self.durations_s.tolist(), self.offsets_s.tolist(), self.part_of.tolist(), strict=True)
         for index, (duration_s, offset_s, part) in enumerate(rows):
-            tokens, (repeat, share) = tuple(self.tokens.piece(index).tolist()), _repeat_and_share(self.parts[part])
+            tokens, repeat = tuple(self.tokens.piece(index).tolist()), self.parts[part].repeat
+            share = () if self.parts[part].share is None else (self.parts[part].share,)
             request = self.requests[self.request_of[index]]
             # The examples of a fraction are drawn by their manifest's number.
             asked = (() if request is None else (request,)) + ((part,) if repeat % 1 or share else ())
@@ -239,10 +240,6 @@ class Examples(Sequence[Example]):
             hashed.update(len(identity).to_bytes(8, "big"))
             hashed.update(identity)
         return hashed.hexdigest()
-
-
-def _repeat_and_share(part: ManifestPart) -> tuple[float, tuple[float, ...]]:
-    return part.repeat, () if part.share is None else (part.share,)
 
 
 class ExamplesBuilder:

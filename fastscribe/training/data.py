@@ -165,15 +165,11 @@ def _backgrounds(augment: AugmentConfig) -> BackgroundCorpus:
     """Read the manifests of noise and rooms; a row's text does not count."""
     limits = ExampleLimits(min_duration_s=0.0, max_duration_s=_LONGEST_S)
     kinds = ((augment.noise_manifest, "take noise from"), (augment.room_manifest, "take rooms from"))
-    read = (
-        None if path is None else _without_texts(ManifestPart(path, non_speech=True), limits, purpose)
-        for path, purpose in kinds
-    )
-    return BackgroundCorpus(*read)
-
-
-def _without_texts(part: ManifestPart, limits: ExampleLimits, purpose: str) -> Examples:
-    return read_manifests([part], limits, purpose, ignores_texts=True).examples
+    found: list[Examples | None] = []
+    for path, purpose in kinds:
+        part = [ManifestPart(path, non_speech=True)] if path is not None else []
+        found.append(read_manifests(part, limits, purpose, ignores_texts=True).examples if part else None)
+    return BackgroundCorpus(*found)
 
 
 def _read_validation(
