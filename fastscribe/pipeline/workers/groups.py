@@ -51,10 +51,12 @@ class HelperGroup(Group):
         here: list[int] = []
         items: defaultdict[int | None, dict[int, Any]] = defaultdict(dict)  # by the helper that has the bytes
         for index, (recording, file, item) in enumerate(self.recordings()):
-            if file is None or is_held(file):
+            if isinstance(file, str):
+                items[None][index] = item
+            elif file is None or is_held(file):
                 here.append(index)
             else:
-                items[None if isinstance(file, str) else self.helpers.homes.get(recording, _NO_HOME)][index] = item
+                items[self.helpers.homes.get(recording, _NO_HOME)][index] = item
         self.all_started, self.may_be_slow = True, bool(here)
         for home, given in items.items():
             size = -(-len(given) // self.helpers.number) if home == _NO_HOME else ITEMS_A_JOB
