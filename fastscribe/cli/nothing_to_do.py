@@ -147,11 +147,7 @@ def _stats(output: JournaledOutput, listing: Listing, wall_s: float) -> RunStats
 def _earlier(job: TranscribeJob) -> JournaledOutput | None:
     """Open the place of a run of the same command; None if there is none."""
     run = job.output
-    if run.place is None or run.overwrite or any(part.files(run) for part in job.parts):
-        return None
-    if (
-        job.events is not None and not job.events.stat().st_size
-    ):  # a pipe or a new file gets the events of this run, too
+    if run.place is None or run.overwrite or any(part.files(run) for part in job.parts) or job.events:
         return None
     try:
         stated = last_run(run.place, run.shard)

@@ -229,15 +229,19 @@ def _refuse_unpaired(names: tuple[str, str], only: tuple[list[Pair], list[Pair]]
         raise UsageError(f"nothing to compare: one of the runs failed on each of {count_of(num_skipped, 'recording')}")
     if not all(only):
         raise UsageError("nothing to compare: no row with both reference and hypothesis in one of the runs")
-    examples = " and ".join(f"{name} has {pairs[0].name}" for name, pairs in zip(names, only, strict=True))
+    examples = " and ".join(f"{name} has {_shown(pairs[0])}" for name, pairs in zip(names, only, strict=True))
     raise UsageError(f"nothing to compare: no recording is in both runs; {examples}")
 
 
 def _say_unpaired(name: str, only: Sequence[Pair]) -> None:
     if only:
-        names = ", ".join(pair.name for pair in only[:_NAMES_SHOWN]) + (" .." if len(only) > _NAMES_SHOWN else "")
+        names = ", ".join(_shown(pair) for pair in only[:_NAMES_SHOWN]) + (" .." if len(only) > _NAMES_SHOWN else "")
         is_in = "is in" if len(only) == 1 else "are in"
         say(f"{count_of(len(only), 'recording')} {is_in} {name} only, and not compared: {names}")
+
+
+def _shown(pair: Pair) -> str:
+    return pair.name + (f" (id {pair.key.id})" if pair.key.id else "")
 
 
 def _check(evaluation: Evaluation, group_by: tuple[str, ...]) -> None:

@@ -91,9 +91,10 @@ class Matched(NamedTuple):
 
 
 def match(result: Iterable[Pair], baseline: Iterable[Pair], count_failed: bool) -> Matched:
-    """Pair the recordings by file, offset and track; by the duration too where a run has several of these.
+    """Pair the recordings by file, offset, track and channel; by the duration too where a run has several of these.
 
-    Two runs may know another duration of the same recording: one has it from a manifest, the other from the file.
+    Two runs may know another duration of the same recording: one has it from a manifest, the other from the file. One may lack
+    its id, but two ids are two recordings.
 
     Args:
         result: one run.
@@ -120,18 +121,22 @@ def match(result: Iterable[Pair], baseline: Iterable[Pair], count_failed: bool) 
     )
 
 
-def _same_recordings(results: Iterable[Pair], others: Iterable[Pair]) -> Iterator[tuple[Pair, Pair]]:
-    by_start: dict[tuple[object, ...], tuple[list[Pair], list[Pair]]] = {}
+def _same_recordings(results: list[Pair], others: list[Pair]) -> Iterator[tuple[Pair, Pair]]:
+    named, others_named = ({(pair.key.start, pair.key.id) for pair in run if pair.key.id} for run in (results, others))
+    named_in_both = named & others_named
+    groups: dict[tuple[object, ...], tuple[list[Pair], list[Pair]]] = {}
     for side, pairs in enumerate((results, others)):
         for pair in pairs:
-            by_start.setdefault(pair.key.start, ([], []))[side].append(pair)
-    for ours, theirs in by_start.values():
+            key = pair.key.start, pair.key.id
+            groups.setdefault(key if key in named_in_both else key[:1], ([], []))[side].append(pair)
+    for ours, theirs in groups.values():
+        are_single = len(ours) == len(theirs) == 1
         for pair in ours:
-            same = [other for other in theirs if other.key.lasts_as(pair.key)]
-            if len(ours) == len(theirs) == 1:
-                yield pair, theirs[0]
-            elif same:
-                yield pair, next((other for other in same if other.key.id == pair.key.id), same[0])
+            fitting = (other for other in theirs if are_single or other.key.lasts_as(pair.key))
+            same = next((other for other in fitting if not other.key.has_other_id(pair.key)), None)
+            if same:
+                theirs.remove(same)
+                yield pair, same
 
 
 def compare(matched: Matched) -> Comparison:

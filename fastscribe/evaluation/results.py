@@ -70,7 +70,7 @@ class _Claim(NamedTuple):
 
 
 class References:
-    """The references of one manifest, in memory, by audio path, offset, audio track and duration.
+    """The references of one manifest, in memory, by audio path, offset, audio track, duration and id.
 
     A result's reference is that of the same file: paths are relative to the manifest's folder there, to the current one in
     results. If that finds none (both were written elsewhere), it is that of the row with an equal audio_filepath. If there is
@@ -111,7 +111,8 @@ class References:
         recording = recording_of(row.fields, resolve(self.manifest, path))
         rows = self._by_file.setdefault((recording.file, recording.offset), [])
         for row_before, before in rows:
-            if before.start == recording.start and before.lasts_as(recording):
+            is_same_part = before.start == recording.start and before.lasts_as(recording)
+            if is_same_part and not before.has_other_id(recording):
                 texts = f"{_quoted(row_before.fields.get(reference))}, not {_quoted(kept.get(reference))}"
                 raise row.problem(
                     f"the same recording as {row_before.file}: line {row_before.line}, which is used: {texts}"
@@ -178,7 +179,9 @@ class References:
             rows = [one for one in candidates if one.recording.file == best[0]]
         found = _of_same_length(rows, key)
         if found is None:
-            raise row.problem(f"the rows of {self.manifest} for this audio_filepath and offset have other durations")
+            raise row.problem(
+                f"the rows of {self.manifest} for this audio_filepath and offset have other durations or ids"
+            )
         return _Claim(key, found, end)
 
     @property
@@ -198,11 +201,12 @@ def _common_end(path: str, other: str) -> int:
 
 
 def _of_same_length(rows: list[_Reference], recording: Recording) -> _Reference | None:
-    """Return the row whose recording it is, among rows with its file and offset.
+    """Return the row whose recording it is, among rows with its file and offset. None if there is none, or several are.
 
     A row without a duration reaches to the end, which the result knows. A single row may promise more than the file holds, but
     a result that goes beyond it is of other audio.
     """
+    rows = [one for one in rows if not one.recording.has_other_id(recording)]
     rows = [one for one in rows if one.recording.start[1:] == recording.start[1:]] or rows
     same = [one for one in rows if one.recording.lasts_as(recording)]
     same = same or [one for one in rows if one.recording.duration is None]

@@ -66,6 +66,10 @@ class Recording(NamedTuple):
             return abs(self.duration - other.duration) <= _SAME_MS
         return self.duration == other.duration
 
+    def has_other_id(self, other: Recording) -> bool:
+        """Return True if both have ids that differ: they are different recordings, even of the same audio."""
+        return "" not in (self.id, other.id) and self.id != other.id
+
 
 def recording_of(fields: Mapping[str, Any], file: str) -> Recording:
     """Return the recording of a row.
@@ -84,8 +88,15 @@ def recording_of(fields: Mapping[str, Any], file: str) -> Recording:
         track or 0,
         channel,
         _milliseconds(fields.get("duration")) or None,
-        "" if fields.get("id") is None else json.dumps(fields["id"]),
+        _id(fields.get("id")),
     )
+
+
+def _id(value: object) -> str:
+    """Return an id as text, as lists that are no JSON have it."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _unusable_row(fields: Mapping[str, Any]) -> str:

@@ -152,6 +152,28 @@ def test_unusable_rows_take_no_other_rows_place(tmp_path: Path) -> None:
     assert matched.result == matched.baseline == ids
 
 
+def test_ids_that_differ_are_other_recordings() -> None:
+    """A run may lack ids, or know other durations. Each row of the baseline is used once."""
+
+    def run(*ids: str, duration: int = 9) -> list[Pair]:
+        return [Pair(id, id, key=Recording("a.wav", duration=duration, id=id)) for id in ids]
+
+    for ours, theirs, both in (
+        (run("x", "y"), run("x"), [("x", "x")]),
+        (run("y", "x"), run("x", duration=8), [("x", "x")]),
+        (run("p", "q"), run("r", "q"), [("q", "q")]),
+        (run("p"), run("r"), []),
+        (run("x"), run(""), [("x", "")]),
+        (run("", "x"), run("x", ""), [("", ""), ("x", "x")]),
+        (run("", "x"), run("x"), [("x", "x")]),
+        (run("x", "y"), run(""), [("x", "")]),
+    ):
+        found = list(comparing._same_recordings(ours, theirs))
+        assert [(one.reference, other.reference) for one, other in found] == both
+    matched = match(run("p", "q"), run("r", "q"), count_failed=True)
+    assert [[pair.reference for pair in pairs] for pairs in matched[:4]] == [["q"], ["q"], ["p"], ["r"]]
+
+
 def two_runs(folder: Path) -> tuple[Path, Path]:
     names = [f"{n}.wav" for n in range(30)]
     result = [
@@ -234,6 +256,7 @@ def test_groups(tmp_path: Path) -> None:
     [
         (row("b", "a"), [], "different references for 1 recording: a.wav"),
         (row("a", "a", audio_filepath="b.wav"), [], "no recording is in both runs; "),
+        (row("a", "a", id="other"), [], "now.jsonl has a.wav (id first) and "),
         ({**FAILED, "audio_filepath": "a.wav", "text": "a"}, ["--skip-failed"], "one of the runs failed on each"),
         ("", [], "no row with both reference and hypothesis in one of the runs"),
         (row("a", "a"), ["--group-by", "x"], "--group-by x: no row has this field"),
@@ -241,5 +264,5 @@ def test_groups(tmp_path: Path) -> None:
     ids=str,
 )
 def test_refused(tmp_path: Path, other: dict | str, options: list[str], problem: str) -> None:
-    now, before = write(tmp_path / "now.jsonl", row("a", "a")), write(tmp_path / "before.jsonl", other)
+    now, before = write(tmp_path / "now.jsonl", row("a", "a", id="first")), write(tmp_path / "before.jsonl", other)
     assert problem in refused("evaluate", now, "--against", before, *options)

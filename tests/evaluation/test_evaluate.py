@@ -295,7 +295,28 @@ def test_references_by_duration(tmp_path: Path) -> None:
     run = read_run([str(write(tmp_path / "r.jsonl", *rows))], Fields(), str, references)
     assert [pair.reference for pair in run.pairs] == ["two 2", "two 8.004", "end None", "long 99"]
     assert [one.line_number for one in run.problems] == [3, 6]
-    assert all(one.problem.endswith("for this audio_filepath and offset have other durations") for one in run.problems)
+    assert all(
+        one.problem.endswith("for this audio_filepath and offset have other durations or ids") for one in run.problems
+    )
+
+
+def test_references_by_id(tmp_path: Path) -> None:
+    """Other ids are other recordings of the same audio; a manifest that has none takes the newest of them."""
+    texts = {"x": "one two", "y": "three", "2": "four"}
+    parts = [{"audio_filepath": "a.wav", "text": text, "id": id} for id, text in texts.items()]
+    again = [parts[0] | {"text": "again"}, {"audio_filepath": "a.wav", "text": "whose?"}]
+    references = References(str(write(tmp_path / "m.jsonl", *parts, *again)), Fields())
+    assert [one.line_number for one in references.problems] == [4, 5]
+    found = [{"audio_filepath": f"{tmp_path}/a.wav", "text": "heard", "duration": 9, "id": id} for id in ("x", 2, "z")]
+    results = write(tmp_path / "r.jsonl", *found, found[0] | {"id": "y"}, found[0] | {"id": None})
+    run = read_run([str(results)], Fields(), str, references)
+    assert [(pair.reference, pair.key.id) for pair in run.pairs] == [("one two", "x"), ("four", "2"), ("three", "y")]
+    assert (run.num_older, references.num_unused) == (0, 0)
+    assert {one.line_number: one.problem for one in run.problems} == dict.fromkeys(
+        (3, 5), f"the rows of {tmp_path}/m.jsonl for this audio_filepath and offset have other durations or ids"
+    )
+    run = read_run([str(results)], Fields(), str, References(str(write(tmp_path / "n.jsonl", again[1])), Fields()))
+    assert [pair.where for pair in run.pairs] == [f"{results}: line 5"] and run.num_older == 4
 
 
 @pytest.mark.parametrize("shards", [["transcripts.jsonl"], [f"transcripts.shard-{n}-of-2.jsonl" for n in range(2)]])

@@ -8,12 +8,14 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fastscribe._system import remote
+from fastscribe._system.remote.store import RemoteNotFound, RemoteUnavailable
 from fastscribe._system.text_layout import clean_text
 from fastscribe.config import OutputStyle
 from fastscribe.errors import OutputError, UsageError
@@ -254,6 +256,16 @@ def test_totals_are_of_all_runs(place: Place) -> None:
     with place.opened(retry_failed=True) as output:
         assert put(output, spoken("b.wav")) and not put(output, spoken("a.wav", index=1))
         assert output.totals() == Totals(files=3, failed=0, audio_s=3.0, not_given=1)
+
+
+def test_a_store_out_of_reach_is_tried_again_by_the_next_run(place: Place) -> None:
+    out_of_reach = replace(failed("b.wav", 1), error_type=RemoteUnavailable.__name__)
+    assert RemoteUnavailable.may_pass and not RemoteNotFound.may_pass
+    for _ in range(2):  # also if it is so again
+        with place.opened() as output:
+            assert put(output, out_of_reach)
+    assert place.run(["a.wav", "b.wav"]) == ["a.wav", "b.wav"]
+    assert place.run(["a.wav", "b.wav"]) == []
 
 
 def test_a_ledger_is_read_without_a_change(place: Place, tmp_path: Path) -> None:
