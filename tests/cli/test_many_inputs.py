@@ -111,7 +111,7 @@ def test_the_listing_is_that_of_the_run(folder: Path) -> None:
 
 def test_a_listing_is_not_held_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread waits for the run, and those who look ahead see as many inputs as may wait."""
-    monkeypatch.setattr(listing, "MAX_AHEAD", 3)
+    monkeypatch.setattr(listing, "_MAX_AHEAD", 3)
     listed: list[int] = []
 
     def rows(inputs: list[str], *counts: object):
@@ -130,7 +130,7 @@ def test_a_listing_is_not_held_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("many", [5, 10])
 def test_what_is_asked_of_all_inputs_does_not_stay(many: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run lists them again then; those that fit stay."""
-    monkeypatch.setattr(listing, "MAX_AHEAD", 5)
+    monkeypatch.setattr(listing, "_MAX_AHEAD", 5)
     names = [f"{number}.wav" for number in range(many)]
     for name in (*names, "notes.txt"):
         (tmp_path / name).touch()
@@ -143,7 +143,7 @@ def test_what_is_asked_of_all_inputs_does_not_stay(many: int, tmp_path: Path, mo
 
 
 def test_a_listing_that_has_begun_again_leaves_no_other_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "MAX_AHEAD", 5)
+    monkeypatch.setattr(listing, "_MAX_AHEAD", 5)
     for number in range(40):
         (tmp_path / f"{number:02d}.wav").touch()
     before = {one for one in threading.enumerate() if one.name == "list-inputs"}
@@ -157,7 +157,7 @@ def test_a_listing_that_has_begun_again_leaves_no_other_behind(tmp_path: Path, m
 
 @pytest.mark.posix
 def test_a_pipe_is_never_listed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "MAX_AHEAD", 2)
+    monkeypatch.setattr(listing, "_MAX_AHEAD", 2)
     os.mkfifo(tmp_path / "pipe.jsonl")
     found = Listing([str(tmp_path / "pipe.jsonl")])
     with open(tmp_path / "pipe.jsonl", "w") as pipe:
@@ -169,7 +169,7 @@ def test_a_pipe_is_never_listed_again(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_long_list_has_a_number_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The size gives the number. Folders and packed lists have none."""
-    monkeypatch.setattr(listing, "MAX_AHEAD", 5)
+    monkeypatch.setattr(listing, "_MAX_AHEAD", 5)
     (tmp_path / "in").mkdir()
     for number in range(20):
         (tmp_path / "in" / f"{number}.wav").touch()
