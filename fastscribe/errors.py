@@ -194,7 +194,13 @@ class OutputError(FastscribeError):
 
 
 class RemoteError(OSError):
-    """A request that failed for good. str() is one line: what failed and what to do. It does not repeat the URL."""
+    """A request that failed for good. str() is one line: what failed and what to do. It does not repeat the URL.
+
+    Attributes:
+        may_pass: The same request may succeed later, because the store or the network failed and not the request.
+    """
+
+    may_pass: ClassVar[bool] = False
 
     def __init__(self, problem: str) -> None:
         super().__init__(problem)

@@ -6,7 +6,9 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
+import soundfile
 
 from fastscribe import Failure, Options, Transcriber, dry_run
 from fastscribe.audio.failures import to_failure
@@ -15,7 +17,6 @@ from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.cli.report_dry_run import dry_run_table
 from fastscribe.dry_run import estimate_run
 from fastscribe.errors import ModelOutputError
-from fastscribe.pipeline import preparation
 from fastscribe.pipeline.preparation import Preparation
 from fastscribe.results.interfaces import Ledger
 from fastscribe.types import Source, Utterance
@@ -70,9 +71,8 @@ def test_time_ends_the_opening(transcriber: Transcriber, folder: Path, monkeypat
 def test_stated_durations_are_believed(
     transcriber: Transcriber, folder: Path, seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is opened but the batches that are timed, and the hours are the sum of all rows."""
+    """A few files are opened, to see whether they are there, and the hours are the sum of all rows."""
     monkeypatch.setattr(dry_run, "_MAX_OPENED", 20)
-    monkeypatch.setattr(preparation, "probe", lambda source: pytest.fail("opened"))
     rows = [{"audio_filepath": str(clip), "duration": 2.0 + number} for number in range(10) for clip in CLIPS]
     (folder / "list.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = estimate_run(transcriber, [str(folder / "list.jsonl")], Ledger(), None, lambda _: None)
@@ -91,16 +91,17 @@ def test_audio_that_cannot_be_read_is_not_counted(
     rows += [{"audio_filepath": "gone.wav", "duration": 3600}] * 24
     (folder / "list.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = estimate_run(transcriber, [str(folder / "list.jsonl")], Ledger(), None, lambda _: None)
-    assert found.opened == min(most, 48) and found.failed == pytest.approx(24, abs=12)
+    assert found.opened == min(most, 48) and found.failed == pytest.approx(24, abs=12 if most < 48 else 0)
     assert found.audio_s == pytest.approx(2 * found.files) and found.utterances == found.files
 
 
-def test_an_estimate_does_not_look_for_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_estimate_does_not_look_for_silence(tmp_path: Path) -> None:
     """A model that learnt on short utterances reads each recording in a run, to leave silence out."""
     config = read_checkpoint(MODELS / "ctc" / "model.nemo").config
-    source = Source("gone.wav", "gone.wav", "gone", duration_s=9.0)
-    run = Preparation(config, Options(), by_phrase=True)
-    assert isinstance(run.prepare(source), Failure)
+    soundfile.write(path := tmp_path / "silence.wav", np.zeros(160_000), 16_000)
+    source = Source(str(path), str(path), "silence", duration_s=9.0)
+    gone = Source("gone.wav", "gone.wav", "gone", duration_s=9.0)
+    assert isinstance(Preparation(config, Options(), by_phrase=True).prepare(gone), Failure)
     [utterance] = Preparation(config, Options(), by_phrase=True, dry=True).prepare(source)
     assert utterance.duration_s == 9.0
 

@@ -91,18 +91,23 @@ def input_failure(path: str, problem: str) -> Failure:
 def to_failure(item: Source | AudioInfo, stage: str, error: BaseException) -> Failure:
     """Make a Failure of any exception. An AudioError's message omits the path, which Failure.path holds."""
     problem = error.problem if isinstance(error, AudioError) else " ".join(str(error).split())
-    kind = type(error).__name__
+    cause = error.__cause__
+    kind = type(cause if isinstance(cause, RemoteError) and cause.may_pass else error).__name__
     if isinstance(error, ImportError):
-        problem = f"the installation is incomplete ({problem}): `fastscribe doctor` shows what is missing"
-    elif stage != "input" and isinstance(error, _OF_A_DEFECT):  # an input may be a caller's own object
-        problem = f"a defect of fastscribe, {kind} {problem}{_place_of(error)}"
+        of_another = "a library cannot be imported" if (error.name or "").startswith("fastscribe") else problem
+        problem = f"the installation is incomplete ({of_another}): `fastscribe doctor` shows what is missing"
+    elif isinstance(error, _OF_A_DEFECT) and (place := _place_of(error)):
+        problem = f"a defect of fastscribe, {kind} {problem}{place}"
     message = FastscribeError.spoken(problem) or kind
     return Failure(item.path, item.id, stage, kind, message, item.row, item.index, item.given_key, item.listed)
 
 
 def _place_of(error: BaseException) -> str:
-    """Return the last line of this package that an error passed: a Failure crosses processes, and a traceback does not."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if _PACKAGE in (file := Path(frame.filename)).parents:
-            return f" in {file.relative_to(_PACKAGE.parent).as_posix()}, line {frame.lineno}"
-    return ""
+    """Return the line of this package that raised an error; "": another's did, such as a caller's own file object.
+
+    A Failure crosses processes, and a traceback does not.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames or _PACKAGE not in (file := Path(frames[-1].filename)).parents:
+        return ""
+    return f" in {file.relative_to(_PACKAGE.parent).as_posix()}, line {frames[-1].lineno}"

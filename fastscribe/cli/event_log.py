@@ -41,8 +41,6 @@ _OURS = re.compile(rb'\{"event": "')  # the start of an earlier run's log, which
 class EventLog:
     """Writer of events to a file, a pipe or /dev/fd/3. If the reader closes it, the run goes on.
 
-    A file that has the events of an earlier run keeps them until this run has something to do.
-
     Args:
         path: Where the events go; None: nowhere.
 
@@ -54,16 +52,11 @@ class EventLog:
         self._start = perf_counter()
         self._stop_event, self._lock = Event(), Lock()
         self._file: TextIO | None = None
-        self._waiting: list[str] | None = None  # lines until the run has something to do; None: they are written
         if path is not None:
             try:
                 if not starts_with(path, _OURS):
                     raise UsageError(f"--events {path}: there is a file with something else in it: name another place")
-                if path.is_file() and path.stat().st_size:
-                    self._waiting = []
-                    self._file = path.open("a", encoding="utf-8", errors="backslashreplace")
-                else:
-                    self._file = path.open("w", encoding="utf-8", errors="backslashreplace")
+                self._file = path.open("w", encoding="utf-8", errors="backslashreplace")
             except OSError as error:
                 raise UsageError(f"--events {path}: cannot be written: {error.strerror or error}") from error
 
@@ -87,7 +80,7 @@ class EventLog:
         found, num_devices = transcriber.facts, len(transcriber.shares())
         facts: dict[str, Any] = {"device": found.device_name, "dtype": found.dtype, "decoder": found.decoder_name}
         facts |= {"devices": num_devices} if num_devices > 1 else {}
-        self._write_event("started", {**facts, "load_s": round(transcriber.load_s, 3)}, is_idle=True)
+        self._write_event("started", {**facts, "load_s": round(transcriber.load_s, 3)})
         self._start = perf_counter()
         if self._file is not None:
             Thread(target=self._write_progress, args=(transcriber,), name="events", daemon=True).start()
@@ -99,8 +92,6 @@ class EventLog:
 
     def _progress(self, transcriber: Transcriber) -> None:
         done, elapsed_s = transcriber.progress, perf_counter() - self._start
-        if self._waiting is not None and not done.planned_s:
-            return
         counts = {"files": done.files, "failed": done.failed, "skipped": done.skipped}
         seconds = {"audio_s": done.audio_s, "done_s": done.done_s, "planned_s": done.planned_s, "elapsed_s": elapsed_s}
         rounded = {name: round(value, 3) for name, value in seconds.items()}
@@ -110,26 +101,21 @@ class EventLog:
         """Write the event of a failed file, with what tells its row of a list from others."""
         path, message, row = hide_secrets(failure.path), hide_secrets(failure.message), failure.row or {}
         of_row = {name: row[name] for name in ("offset", "id") if isinstance(row.get(name), (str, int, float))}
+        of_row = {name: value for name, value in of_row.items() if value == value}  # JSON has no NaN
         of_row |= {"listed": hide_secrets(failure.listed)} if failure.listed else {}
         self._write_event("failed", {"audio_filepath": path, **of_row, "stage": failure.stage, "message": message})
 
     def finished(self, stats: RunStats) -> None:
         """Write the last event, with the report."""
         self._stop_event.set()
-        self._write_event("finished", {"report": stats.to_json()}, is_idle=not stats.files)
+        self._write_event("finished", {"report": stats.to_json()})
 
-    def _write_event(self, event: str, fields: Mapping[str, Any], *, is_idle: bool = False) -> None:
+    def _write_event(self, event: str, fields: Mapping[str, Any]) -> None:
         if self._file is None:
             return
         line = json.dumps({"event": event, **fields}, ensure_ascii=False) + "\n"
         with self._lock:
             try:
-                if self._waiting is not None:
-                    self._waiting.append(line)
-                    if is_idle:
-                        return
-                    self._file.truncate(0)
-                    line, self._waiting = "".join(self._waiting), None
                 self._file.write(line)
                 self._file.flush()
             except (OSError, ValueError):  # the reader has closed the pipe

@@ -72,7 +72,7 @@ def end_if_done(job: TranscribeJob, listing: Listing) -> JournaledOutput | None:
             all_done = all(map(output.ledger.is_done, expected)) and listing.is_whole and output.ledger.num_given > 0
         if not all_done:
             listing.begin_again()
-            check_moved(job, listing.ahead(), output.moved_line)
+            _check_moved_of(output, job, listing)
             return output
         output.write_report(report_of(output, _stats(output, listing, perf_counter() - start)), is_idle=True)
         output.close()
@@ -99,6 +99,15 @@ def check_moved(
         raise unusable_folder(job.output.where, error) from error
     if line:
         raise UsageError(line)
+
+
+def _check_moved_of(output: JournaledOutput, job: TranscribeJob, listing: Listing) -> None:
+    """Raise as check_moved() does; a place that stays as it was keeps its report."""
+    try:
+        check_moved(job, listing.ahead(), output.moved_line)
+    except UsageError:
+        output.put_report_back()
+        raise
 
 
 def _has_more(job: TranscribeJob, listing: Listing, output: JournaledOutput) -> bool:
@@ -133,11 +142,7 @@ def _stats(output: JournaledOutput, listing: Listing, wall_s: float) -> RunStats
 def _earlier(job: TranscribeJob) -> JournaledOutput | None:
     """Open the place of a run of the same command; None if there is none."""
     run = job.output
-    if run.place is None or run.overwrite or any(part.files(run) for part in job.parts):
-        return None
-    if (
-        job.events is not None and not job.events.stat().st_size
-    ):  # a pipe or a new file gets the events of this run, too
+    if run.place is None or run.overwrite or any(part.files(run) for part in job.parts) or job.events:
         return None
     try:
         stated = last_run(run.place, run.shard)

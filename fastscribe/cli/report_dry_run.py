@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -52,9 +53,10 @@ def report_dry_run(job: TranscribeJob) -> None:
     _check_moved(job)
     for line in (line for part in job.parts for line in part.first_lines):
         say(line)
-    with loaded(job, say) as transcriber:
+    with ExitStack() as opened:
+        transcriber = opened.enter_context(loaded(job, say))
         usd_per_hour, _ = transcriber.usd_per_hour(job.price_per_hour)
-        ledger = _ledger(job, transcriber)
+        ledger = _ledger(job, transcriber, opened)
         with filter_mpg123_messages():
             found = estimate_run(
                 transcriber, job.output.inputs, ledger, usd_per_hour, lambda one: say(failure_line(one))
@@ -81,13 +83,14 @@ def _check_moved(job: TranscribeJob) -> None:
         check_moved(job, expand(run.inputs, repeats=Repeats()), partial(moved_line_of, run))
 
 
-def _ledger(job: TranscribeJob, transcriber: Transcriber) -> Ledger:
-    """Read what is left to do in the output folder without changing it."""
+def _ledger(job: TranscribeJob, transcriber: Transcriber, opened: ExitStack) -> Ledger:
+    """Return what is left to do in the output folder, which does not change and stays `opened`."""
     output = job.output
     if output.overwrite or output.place is None:
         return Ledger(output.shard)
     try:
-        return read_ledger(output.place, replace(output, fingerprint=fingerprint_of(job, transcriber)))
+        run = replace(output, fingerprint=fingerprint_of(job, transcriber))
+        return opened.enter_context(read_ledger(output.place, run))
     except OSError as error:
         if output.url is None:
             raise

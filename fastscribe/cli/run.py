@@ -23,6 +23,7 @@ import typer
 from fastscribe._system.gpus import num_gpus
 from fastscribe._system.process_settings import process_age_s, quick_start
 from fastscribe._system.urls import is_url
+from fastscribe.audio.failures import is_utf8
 from fastscribe.audio.formats import STDIN
 from fastscribe.cli.app import WHEN_STOPPED, StdoutClosed
 from fastscribe.cli.job import SHORT_S, check_number, check_paths, is_stream, unusable_folder
@@ -152,7 +153,7 @@ def _end_if_done(job: TranscribeJob, listing: Listing) -> JournaledOutput | None
 
 def _end_if_unusable(job: TranscribeJob, listing: Listing) -> None:
     """End a run whose few inputs have all failed already (typer.Exit). Of wrong paths, a folder or a store gets no rows."""
-    if job.events:
+    if job.events or job.output.shard.count > 1:  # `merge` asks for each shard's own
         return
     from fastscribe.pipeline.windows import expected_sources
 
@@ -174,12 +175,17 @@ def _end_if_unusable(job: TranscribeJob, listing: Listing) -> None:
 
 def _near(path: str) -> str:
     """Return a hint if a path is wrong and its folder has a similar name."""
-    folder, name = os.path.split(path)
+    folder, name = os.path.split(path.rstrip("/"))
     if os.path.lexists(path) or not os.path.isdir(folder or "."):
         return ""
-    with os.scandir(folder or ".") as entries:
-        found = get_close_matches(name, [entry.name for entry in islice(entries, _MAX_NAMES)], 1)
-    return f": did you mean {os.path.join(folder, found[0])}?" if found else ""
+    try:
+        with os.scandir(folder or ".") as entries:
+            names = [entry.name for entry in islice(entries, _MAX_NAMES) if is_utf8(entry.name)]
+    except OSError:  # a folder that may be entered, and not listed
+        return ""
+    alike = {os.path.splitext(one)[0]: one for one in names}  # the extension says nothing
+    found = get_close_matches(os.path.splitext(name)[0], alike, 1)
+    return f": did you mean {os.path.join(folder, alike[found[0]])}?" if found else ""
 
 
 def _helped_gpu(job: TranscribeJob, listing: Listing) -> int | None:

@@ -31,7 +31,7 @@ class Preparation:
         options: The run's options, with the limit of utterances that it follows.
         by_phrase: The model learnt on short utterances: cut at every clear pause, and leave out long silence.
         room: Takes part.
-        dry: Estimate only: hold no recording, and believe stated durations also where silence would be left out.
+        dry: Estimate only: open each recording, hold none, and believe stated durations also where silence would be left out.
         trusts_manifests: A row that states its duration becomes an utterance without a look at its file, which the loader
             probes.
     """
@@ -55,6 +55,8 @@ class Preparation:
         stage = "probe"
         try:
             if self._trusts_manifest(source):
+                if self.dry:
+                    probe(source)  # a few are looked at, so that an estimate tells a folder that is not mounted
                 audio = planned(source, self.config.features.sample_rate)
                 return (Utterance(audio, 0, audio.num_samples),)
             audio = probe(source)

@@ -12,6 +12,7 @@ import typer
 from fastscribe.cli.app import local_file, option
 from fastscribe.cli.room_options import AddedOptions, value_of
 from fastscribe.cli.run_part import RunPart
+from fastscribe.cli.terminal import say
 from fastscribe.report.files import check_page
 from fastscribe.report.transcribe_page import RunPage
 
@@ -54,8 +55,12 @@ class PagePart(RunPart):
     def finished(self, job: TranscribeJob, stats: RunStats, quiet: bool) -> int:
         """Write the page of a run that has finished; one that did nothing leaves an earlier page. Raises OutputError."""
         page = self._page
-        if page is not None and (stats.files or not page.path.exists() or not page.path.stat().st_size):
+        if page is None:
+            return 0
+        if stats.files or not page.path.exists() or not page.path.stat().st_size:
             page.write(stats)
+        elif not quiet:
+            say(f"--report-html {page.path}: stays as it is, because there was nothing to do")
         return 0
 
     def _path_of(self, output: OutputRun) -> Path:

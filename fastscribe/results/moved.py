@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 from collections.abc import Callable, Iterable
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 
 from fastscribe._system.urls import is_url
@@ -59,7 +59,8 @@ def moved_line(
 ) -> str:
     """Return why a run should stop: results seem to be of its inputs when they were elsewhere, or --moved finds none of them.
 
-    Return "" if most of the first inputs have results, or if nothing is known of the others under any other path.
+    Return "" if most of the first inputs have results, or if nothing is known of the others under any other path. A --moved
+    finds a result that an earlier run has taken over, too.
 
     Args:
         where: The output folder or URL.
@@ -67,7 +68,7 @@ def moved_line(
         journal: Results of earlier runs.
         key_of: Returns an input's key, and the key that it had at another path.
         read_row: Reads a row, by its offsets.
-        inputs: Sources and Failures of this run, in order; a few are taken.
+        inputs: Sources and Failures of this run, in order; a few are taken, but with --moved all until it finds a result.
     """
     files = (one for one in inputs if isinstance(one, Source) and isinstance(one.file, str))
     sources = list(islice(files, _FEW))
@@ -77,9 +78,9 @@ def moved_line(
 
     def is_known(source: Source, moved: Moved) -> bool:
         old = moved.before(os.path.abspath(str(source.file)))
-        return old is not None and journal.has_result(key_of(source, old))
+        return old is not None and (journal.has_result(key_of(source, None)) or journal.has_result(key_of(source, old)))
 
-    if given is not None and any(is_known(one, given) for one in new):
+    if given is not None and any(is_known(one, given) for one in chain(sources, files)):
         return ""
     found = _find_moved(journal, read_row, new, is_known, given is not None)
     if given is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import compress
@@ -288,6 +288,18 @@ class JournaledOutput:
         is_kept = is_idle and _counts_in(self._earlier_report) == _counts_in(content)
         self._report = self._earlier_report if is_kept else content
 
+    def put_report_back(self) -> None:
+        """Write the earlier report again, which opening removed, if it counts the results that are here: nothing was done.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        is_live = self.journal.is_live
+        num_failed = int(self.journal.entries["failed"][is_live].sum())
+        if _counts_in(self._earlier_report) == [int(is_live.sum()), num_failed]:
+            name = Paths(Path(), self._run.shard.suffix).report.name
+            self._storage.write(name, self._earlier_report, replaces=True)
+
     def _drop_old_failures(self) -> None:
         """Drop inputs that never were recordings and are not among this run's: a manifest's row, corrected."""
         journal = self.journal
@@ -481,8 +493,9 @@ def _moved_line(storage: Storage, run: OutputRun, journal: Journal, inputs: Iter
     return moved_line(run.where, run.moved, journal, key_of, partial(storage.read, ROWS), own)
 
 
-def read_ledger(place: Path | str, run: OutputRun) -> Ledger:
-    """Return the ledger that a run would have, and write nothing.
+@contextmanager
+def read_ledger(place: Path | str, run: OutputRun) -> Iterator[Ledger]:
+    """Yield the ledger that a run would have, and write nothing. It may read the place while the block lasts.
 
     Raises:
         UsageError: As for JournaledOutput.
@@ -491,8 +504,8 @@ def read_ledger(place: Path | str, run: OutputRun) -> Ledger:
     storage = storage_at(place, run.shard)
     try:
         journal = storage.load(run.shard)
+        if journal.header is not None and run.header is not None:
+            check_same_settings(storage.where, journal.header, run.header)
+        yield JournalLedger(run.shard, journal, run.retry_failed, moved=run.moved)
     finally:
         storage.close(None)
-    if journal.header is not None and run.header is not None:
-        check_same_settings(storage.where, journal.header, run.header)
-    return JournalLedger(run.shard, journal, run.retry_failed, moved=run.moved)

@@ -112,8 +112,10 @@ def merged_files(folder: Path) -> list[Path]:
         return []
     try:
         stored = json.loads(safe_read(report, _MAX_REPORT_BYTES))
-        num_bytes = stored["rows_bytes"] if "shards" in stored else None
+        num_bytes = stored["rows_bytes"]
     except (OSError, ValueError, TypeError, KeyError):
+        return []
+    if "shards" not in stored:  # somebody else's
         return []
     are_ours = any(is_regular(path) and path.stat().st_size == num_bytes for path in (rows, temp_path_for(rows)))
     return [report, rows] if are_ours else [report]

@@ -22,6 +22,8 @@ from fastscribe.results.storage import ROWS, Item, NewFile, Storage
 from fastscribe.results.stored import to_result
 from fastscribe.types import Failure, Transcript
 
+_OUT_OF_REACH = "RemoteUnavailable"  # errors.RemoteError.may_pass
+
 
 class ResultFiles:
     """Makes what a commit needs of a result, and files of earlier results again from their rows.
@@ -72,7 +74,7 @@ class ResultFiles:
         entry = Entry(
             id=item.id,
             key=pending.key,
-            state=pending.state,
+            state=pending.state ^ _tried_again(result),
             begin=0,
             end=0,
             order=item.index,
@@ -204,6 +206,11 @@ class ResultFiles:
         file = f"{entry.name}.{format}"
         size = self._storage.size(file)
         return size == entry.files[format].size and crc32(self._storage.read(file)) == entry.files[format].crc
+
+
+def _tried_again(result: Transcript | Failure) -> int:
+    """Return what makes an input's state another one, so that the next run tries it again: a store that was out of reach."""
+    return int(isinstance(result, Failure) and result.error_type == _OUT_OF_REACH)
 
 
 def file_formats(formats: Iterable[str]) -> tuple[str, ...]:

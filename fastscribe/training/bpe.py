@@ -13,7 +13,7 @@ import json
 import re
 import struct
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -138,7 +138,8 @@ class TextEncoder:
 
     def __init__(self, tokenizer: Tokenizer, changes: TextChanges | None = None) -> None:
         self.changes = TextChanges() if changes is None else changes
-        pieces = list(_texts(tokenizer))
+        wordless = tokenizer.unknown_ids | tokenizer.silent_ids
+        pieces = [piece for i, piece in enumerate(tokenizer.pieces) if i not in wordless]
         self._spells_bytes = any(_BYTE_PIECE.fullmatch(piece) for piece in pieces)
         self._characters = frozenset("".join(pieces).replace(WORD_MARK, " ")) | {" "}
         self._ids = {piece: i for i, piece in enumerate(tokenizer.pieces)} if tokenizer.kind == "character" else {}
@@ -150,19 +151,19 @@ class TextEncoder:
         `request` is for attention decoders (prompts.PromptedEncoder) and does not count here.
         """
         writable = self.writable(text)
-        if writable is None:
-            return self._lacks(text, (char for char in text if self._nearest(char) is None))
-        if writable != text:
+        ids = None if writable is None else self._encoded(writable)
+        if writable is None or ids is None:
+            lacking = (char for char in text if (near := self.writable(char)) is None or self._encoded(near) is None)
+            self.changes.lacking[text] = " ".join(dict.fromkeys(lacking))
+        elif writable != text:
             self._count_change(text, writable)
+        return ids
+
+    def _encoded(self, writable: str) -> tuple[int, ...] | None:
         if self._processor is None:
             return tuple(self._ids[char] for char in writable if char in self._ids)
-        ids, unknown = tuple(self._processor.EncodeAsIds(writable)), self._processor.unk_id()
-        if unknown not in ids:
-            return ids
-        return self._lacks(text, (char for char in text if unknown in self._processor.EncodeAsIds(char)))
-
-    def _lacks(self, text: str, letters: Iterable[str]) -> None:
-        self.changes.lacking[text] = " ".join(dict.fromkeys(letters))
+        ids = tuple(self._processor.EncodeAsIds(writable))
+        return None if self._processor.unk_id() in ids else ids
 
     def writable(self, text: str) -> str | None:
         """Map the text to the vocabulary's characters: lower case or no accents if need be; other marks are dropped.
@@ -189,12 +190,6 @@ class TextEncoder:
             if candidate and self._characters.issuperset(candidate):
                 return candidate
         return None if unicodedata.category(char)[0] in "LN" else ""
-
-
-def _texts(tokenizer: Tokenizer) -> Iterator[str]:
-    """The pieces that stand for text."""
-    wordless = tokenizer.unknown_ids | tokenizer.silent_ids
-    return (piece for i, piece in enumerate(tokenizer.pieces) if i not in wordless)
 
 
 def _processor(tokenizer: Tokenizer) -> Any:

@@ -35,26 +35,9 @@ class Bucket(NamedTuple):
     max_tokens: int
 
 
-@dataclass(frozen=True)
-class MemoryModel:
-    """The part of `budget` that one row takes, in any unit: bytes, or seconds of audio with the defaults.
-
-    per_second covers the encoder, per_second_squared full attention, per_second_token the transducer's lattice.
-    """
-
-    budget: float
-    per_second: float = 1.0
-    per_second_squared: float = 0.0
-    per_second_token: float = 0.0
-
-    def row(self, bucket: Bucket) -> float:
-        duration_s, tokens = bucket
-        seconds = self.per_second + self.per_second_squared * duration_s + self.per_second_token * (tokens + 1)
-        return duration_s * seconds
-
-    def batch_sizes(self, buckets: Sequence[Bucket]) -> tuple[int, ...]:
-        """Return the maximum number of rows for each bucket within the budget; at least 1."""
-        return tuple(max(1, math.floor(self.budget / self.row(bucket) + 1e-9)) for bucket in buckets)
+def rows_of(buckets: Sequence[Bucket], batch_s: float) -> tuple[int, ...]:
+    """Return the most rows of each bucket in a batch of so many seconds of audio with padding; at least 1."""
+    return tuple(max(1, math.floor(batch_s / bucket.max_duration_s + 1e-9)) for bucket in buckets)
 
 
 def make_buckets(
@@ -137,7 +120,7 @@ def _num_steps(
 ) -> int:
     """Approximate number of steps of an epoch; the exact number depends on the speeds that are drawn."""
     counts = np.bincount(assign(durations_s, tokens, buckets), minlength=len(buckets))
-    sizes = np.array(MemoryModel(budget_s).batch_sizes(buckets))
+    sizes = np.array(rows_of(buckets, budget_s))
     return int(np.ceil(counts / (times * world_size * sizes)).sum())
 
 

@@ -140,7 +140,7 @@ def _run_and_report(trainer: Trainer, is_shown: bool, again: str) -> None:
 
 
 def _report_end(trainer: Trainer) -> None:
-    rows, loader = len(trainer.training_data.rows_left_out), trainer.loader
+    rows, loader = len(trainer.training_data.left_out), trainer.loader
     if rows or loader.num_unreadable:
         read = f", and {loader.num_unreadable:,} of the {count_of(loader.num_tried, 'recording')} read"
         say(f"left out: {count_of(rows, 'row')} of the manifests{read if loader.num_tried else ''}")
@@ -191,9 +191,9 @@ def _report_start(trainer: Trainer) -> None:
     epoch_s, corpus_s = trainer.planner.epoch_audio_s, training_data.corpus.duration_s
     drawn = f"; {epoch_s / 3600:.2f} h per epoch" if abs(epoch_s - corpus_s) > 0.005 * corpus_s else ""
     say(f"{training_data.corpus}{drawn}; {len(training_data.validation):,} to validate with")
-    for line in first_left_out(training_data.rows_left_out):
+    for line in first_left_out(training_data.left_out):
         say(f"left out, {line}")
-    if rows := len(training_data.rows_left_out):
+    if rows := len(training_data.left_out):
         say(f"{trainer.folder.left_out} has {count_of(rows, 'row')} that {'is' if rows == 1 else 'are'} left out")
     epochs = trainer.recipe.run.epochs
     in_all = f"{count_of(trainer.planner.num_steps, 'step')} in all, " if epochs else ""

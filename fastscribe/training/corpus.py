@@ -10,9 +10,8 @@ import hashlib
 import math
 import os
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -231,7 +230,8 @@ class Examples(Sequence[Example]):
         hashed = hashlib.blake2b(digest_size=16)
         rows = zip(self.durations_s.tolist(), self.offsets_s.tolist(), self.part_of.tolist(), strict=True)
         for index, (duration_s, offset_s, part) in enumerate(rows):
-            tokens, (repeat, share) = tuple(self.tokens.piece(index).tolist()), _repeat_and_share(self.parts[part])
+            tokens, repeat = tuple(self.tokens.piece(index).tolist()), self.parts[part].repeat
+            share = () if self.parts[part].share is None else (self.parts[part].share,)
             request = self.requests[self.request_of[index]]
             # The examples of a fraction are drawn by their manifest's number.
             asked = (() if request is None else (request,)) + ((part,) if repeat % 1 or share else ())
@@ -240,10 +240,6 @@ class Examples(Sequence[Example]):
             hashed.update(len(identity).to_bytes(8, "big"))
             hashed.update(identity)
         return hashed.hexdigest()
-
-
-def _repeat_and_share(part: ManifestPart) -> tuple[float, tuple[float, ...]]:
-    return part.repeat, () if part.share is None else (part.share,)
 
 
 class ExamplesBuilder:
@@ -318,11 +314,6 @@ def _pieces(flat: AnyArray, lengths: AnyArray) -> _Pieces:
     return _Pieces(flat, np.cumsum(lengths, dtype=np.int64) - lengths, lengths)
 
 
-class LeftOut(NamedTuple):
-    examples: int
-    duration_s: float
-
-
 class LeftOutRow(NamedTuple):
     """A row that is not used. `letters` are those that the vocabulary lacks."""
 
@@ -349,37 +340,33 @@ class LeftOutRow(NamedTuple):
         return {"left_out": self.reason, **letters, **place}
 
 
+def by_reason(rows: Iterable[LeftOutRow]) -> dict[str, list[LeftOutRow]]:
+    """Return the rows by the reason to leave them out."""
+    found: dict[str, list[LeftOutRow]] = {}
+    for row in rows:
+        found.setdefault(row.reason, []).append(row)
+    return found
+
+
 def first_left_out(rows: Iterable[LeftOutRow]) -> list[str]:
     """Return a line for each reason, with the first rows."""
-    by_reason: dict[str, list[LeftOutRow]] = {}
-    for row in rows:
-        by_reason.setdefault(row.reason, []).append(row)
-    return [f"{reason}: {first_of(list(map(str, some)), _MAX_NAMED)}" for reason, some in by_reason.items()]
+    return [f"{reason}: {first_of(list(map(str, some)), _MAX_NAMED)}" for reason, some in by_reason(rows).items()]
 
 
 @dataclass(frozen=True)
 class Corpus:
     examples: Examples
-    rows_left_out: tuple[LeftOutRow, ...] = ()
+    left_out: tuple[LeftOutRow, ...] = ()
 
     @property
     def duration_s(self) -> float:
         return float(self.examples.durations_s.sum())
 
-    @cached_property
-    def left_out(self) -> Mapping[str, LeftOut]:
-        """Counts by reason."""
-        counts: dict[str, LeftOut] = {}
-        for row in self.rows_left_out:
-            before = counts.get(row.reason, LeftOut(0, 0.0))
-            counts[row.reason] = LeftOut(before.examples + 1, before.duration_s + row.duration_s)
-        return counts
-
     def __str__(self) -> str:
         """Summarise the corpus in one line."""
         kept = f"{len(self.examples):,} examples, {self.duration_s / 3600:.2f} h"
-        reasons = (
-            f"{out.examples:,} {reason}" + (f" ({out.duration_s / 60:.1f} min)" if out.duration_s else "")
-            for reason, out in self.left_out.items()
-        )
-        return f"{kept}; left out: {', '.join(reasons)}" if self.left_out else kept
+        reasons = []
+        for reason, rows in by_reason(self.left_out).items():
+            duration_s = sum(row.duration_s for row in rows)
+            reasons.append(f"{len(rows):,} {reason}" + (f" ({duration_s / 60:.1f} min)" if duration_s else ""))
+        return f"{kept}; left out: {', '.join(reasons)}" if reasons else kept

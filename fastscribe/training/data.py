@@ -63,7 +63,7 @@ class TrainingData:
     num_prompt: int = 0  # tokens at each example's beginning that an attention decoder is given
     backgrounds: BackgroundCorpus = BackgroundCorpus()  # noqa: RUF009 - frozen
     start_utterance_s: float | None = None  # what the starting checkpoint states, before this run's examples
-    rows_left_out: tuple[LeftOutRow, ...] = ()  # of all manifests to train on and to validate with
+    left_out: tuple[LeftOutRow, ...] = ()  # rows of all manifests to train on and to validate with
 
     @cached_property
     def digest(self) -> str:
@@ -102,12 +102,12 @@ def prepare(
             f"{where}: data.train: non_speech: an attention decoder cannot learn from recordings without speech"
         )
     validation_sets: tuple[ValidationSet, ...] = ()
-    rows_left_out: tuple[LeftOutRow, ...] = ()
+    left_out: tuple[LeftOutRow, ...] = ()
     if data.validation:
-        validation, validation_sets, rows_left_out = _read_validation(data.validation, limits, say, where, read_request)
+        validation, validation_sets, left_out = _read_validation(data.validation, limits, say, where, read_request)
     else:
         training, validation = _split(corpus.examples, recipe.run.seed, data.validation_share, say)
-        corpus = Corpus(training, corpus.rows_left_out)
+        corpus = Corpus(training, corpus.left_out)
     if len(validation) < _MIN_VALIDATION:
         count = count_of(len(validation), "recording")
         say(f"{count} to validate with: the word error rate is a rough estimate")
@@ -136,17 +136,9 @@ def prepare(
     longest_s = trained_utterance_s(init, corpus.examples.durations_s[drawn])
     init = replace(init, config=replace(init.config, trained_utterance_s=longest_s))
     backgrounds = _backgrounds(recipe.augment)
+    left_out = (*corpus.left_out, *left_out)
     return TrainingData(
-        corpus,
-        validation,
-        init,
-        validation_sets,
-        scoring,
-        new_heads,
-        num_prompt,
-        backgrounds,
-        start_s,
-        (*corpus.rows_left_out, *rows_left_out),
+        corpus, validation, init, validation_sets, scoring, new_heads, num_prompt, backgrounds, start_s, left_out
     )
 
 
@@ -173,15 +165,11 @@ def _backgrounds(augment: AugmentConfig) -> BackgroundCorpus:
     """Read the manifests of noise and rooms; a row's text does not count."""
     limits = ExampleLimits(min_duration_s=0.0, max_duration_s=_LONGEST_S)
     kinds = ((augment.noise_manifest, "take noise from"), (augment.room_manifest, "take rooms from"))
-    read = (
-        None if path is None else _without_texts(ManifestPart(path, non_speech=True), limits, purpose)
-        for path, purpose in kinds
-    )
-    return BackgroundCorpus(*read)
-
-
-def _without_texts(part: ManifestPart, limits: ExampleLimits, purpose: str) -> Examples:
-    return read_manifests([part], limits, purpose, ignores_texts=True).examples
+    found: list[Examples | None] = []
+    for path, purpose in kinds:
+        part = [ManifestPart(path, non_speech=True)] if path is not None else []
+        found.append(read_manifests(part, limits, purpose, ignores_texts=True).examples if part else None)
+    return BackgroundCorpus(*found)
 
 
 def _read_validation(
@@ -206,7 +194,7 @@ def _read_validation(
         name = stem if stems.count(stem) == 1 else part.path
         sets.append(ValidationSet(name, len(found.examples), decides, part.non_speech))
         examples += found.examples
-        left_out += found.rows_left_out
+        left_out += found.left_out
     if all(one.non_speech for one in sets if one.decides):
         raise UsageError(f"{where}: data.validation: only manifests with speech have an error rate; let one decide")
     return tuple(examples), tuple(sets) if len(sets) > 1 else (), tuple(left_out)
@@ -337,7 +325,7 @@ def _tokenise(
         tokenised = tokenise(corpus, encode, limits, encode.changes.lacking)
     except UsageError as error:
         raise UsageError(f"{error}{cure}") from error
-    if LACKS_LETTERS in tokenised.left_out:
+    if any(row.reason == LACKS_LETTERS for row in tokenised.left_out):
         say(f"{vocabulary} lacks letters of the texts{cure}")
         cure = ""
     if count := encode.changes.num_texts:

@@ -111,7 +111,7 @@ def check_most_usable(corpus: Corpus, limits: ExampleLimits, purpose: str) -> No
     is_own = limits != ExampleLimits()
     unmeant = [
         row
-        for row in corpus.rows_left_out
+        for row in corpus.left_out
         if (row.line if row.reason == WITHOUT_TEXT else row.reason == LACKS_LETTERS or not is_own)
     ]
     if len(unmeant) > len(corpus.examples):
@@ -120,7 +120,7 @@ def check_most_usable(corpus: Corpus, limits: ExampleLimits, purpose: str) -> No
 
 def _not_empty(corpus: Corpus, purpose: str) -> Corpus:
     if not len(corpus.examples):
-        raise UsageError("; ".join([f"nothing to {purpose}: {corpus}", *first_left_out(corpus.rows_left_out)]))
+        raise UsageError("; ".join([f"nothing to {purpose}: {corpus}", *first_left_out(corpus.left_out)]))
     return corpus
 
 
@@ -142,7 +142,7 @@ def tokenise(
             yield ids or ()
 
     examples = examples.with_tokens(encoded())
-    left_out, is_kept = list(corpus.rows_left_out), np.ones(len(examples), bool)
+    left_out, is_kept = list(corpus.left_out), np.ones(len(examples), bool)
     for reason, is_unusable in _unusable_tokens(examples, is_known, limits):
         chosen = is_unusable & is_kept
         for example in map(examples.__getitem__, np.flatnonzero(chosen).tolist()):

@@ -16,7 +16,6 @@ from fastscribe.training.backgrounds import BackgroundCorpus, BackgroundDraw, dr
 from fastscribe.training.buckets import (
     Bucket,
     Indices,
-    MemoryModel,
     PaddingShare,
     covering,
     draw_speeds,
@@ -24,6 +23,7 @@ from fastscribe.training.buckets import (
     naive_batches,
     padding_share,
     plan_epoch,
+    rows_of,
 )
 from fastscribe.training.data import TrainingData
 from fastscribe.training.distributed import DistributedContext
@@ -99,11 +99,11 @@ class EpochPlanner:
     def choose_batch_sizes(self, search: Callable[[tuple[Bucket, ...]], tuple[int, ...]]) -> None:
         """Set the batch sizes. `search` returns those that the device's memory holds; it is asked only if it matters."""
         if self._batch_s is not None:
-            self.batch_sizes = MemoryModel(self._batch_s).batch_sizes(self.buckets)
+            self.batch_sizes = rows_of(self.buckets, self._batch_s)
             return
         num_batches = _MIN_STEPS * self._distributed.world_size * self._recipe.batch.accumulate
         shared_s = self._durations[self._draw(0)].sum() / num_batches
-        enough = MemoryModel(max(shared_s, _SMALL_BATCH_S)).batch_sizes(self.buckets)
+        enough = rows_of(self.buckets, max(shared_s, _SMALL_BATCH_S))
         self.batch_sizes = tuple(map(min, search(self.buckets), enough))
 
     def plan(self, epoch: int) -> EpochPlan:

@@ -524,7 +524,7 @@ class Trainer:
 
     def _start(self, state: Mapping[str, Any] | None) -> None:
         if self.distributed.rank == 0:
-            self.folder.write_left_out(self.training_data.rows_left_out)
+            self.folder.write_left_out(self.training_data.left_out)
         if state is not None:
             self._restore_state(state)
         elif self.distributed.rank == 0 and self.recipe.run.epochs:

@@ -30,11 +30,11 @@ from fastscribe.training.batch_search import search_batch_sizes
 from fastscribe.training.buckets import (
     Bucket,
     Indices,
-    MemoryModel,
     make_buckets,
     naive_batches,
     padding_share,
     plan_epoch,
+    rows_of,
 )
 from fastscribe.training.loss.config import TransducerLossConfig
 from fastscribe.training.network import Network, Targets, new_model, prepare_weights_
@@ -172,7 +172,7 @@ class Comparison:
         if way == WAYS[3]:
             sizes = self.search(buckets)
         else:
-            sizes = MemoryModel(self.largest_rows * self.corpus.largest.max_duration_s).batch_sizes(buckets)
+            sizes = rows_of(buckets, self.largest_rows * self.corpus.largest.max_duration_s)
         return plan_epoch(durations_s, tokens, buckets, sizes, epoch=0, seed=0), sizes
 
     def _facts(self, batches: Sequence[Indices]) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def test_the_predictor_sees_few_numbers_of_rows(monkeypatch: pytest.MonkeyPatch)
     for lengths in batches:
         decoded(tiny_transducer(1, (0, 1, 2), 5, 1.0), random_frames(lengths), 6)
     found = sizes - {6 * len(lengths) for lengths in batches}  # but for the first step, of all beams
-    assert {32, 64} <= found <= {1, 2, 4, 8, 16, 32, 64}
+    assert {32, 64} < found <= {1, 2, 4, 8, 16, 32, 64}  # fewer than 32 where few beams are left
 
 
 def random_language_model(transducer: Transducer) -> Tables:

@@ -8,16 +8,19 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fastscribe._system import remote
+from fastscribe._system.remote.store import RemoteNotFound, RemoteUnavailable
 from fastscribe._system.text_layout import clean_text
 from fastscribe.config import OutputStyle
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.results.interfaces import Output, OutputRun, check_new_folder
+from fastscribe.results.moved import Moved
 from fastscribe.results.output import JournaledOutput, Totals, open_journaled, read_ledger
 from fastscribe.results.shards import UNSHARDED, Shard
 from fastscribe.results.storage_folder import FolderStorage
@@ -255,15 +258,44 @@ def test_totals_are_of_all_runs(place: Place) -> None:
         assert output.totals() == Totals(files=3, failed=0, audio_s=3.0, not_given=1)
 
 
-def test_a_ledger_is_read_without_a_change(place: Place) -> None:
+def test_a_store_out_of_reach_is_tried_again_by_the_next_run(place: Place) -> None:
+    out_of_reach = replace(failed("b.wav", 1), error_type=RemoteUnavailable.__name__)
+    assert RemoteUnavailable.may_pass and not RemoteNotFound.may_pass
+    for _ in range(2):  # also if it is so again
+        with place.opened() as output:
+            assert put(output, out_of_reach)
+    assert place.run(["a.wav", "b.wav"]) == ["a.wav", "b.wav"]
+    assert place.run(["a.wav", "b.wav"]) == []
+
+
+def test_a_ledger_is_read_without_a_change(place: Place, tmp_path: Path) -> None:
     place.run(["a.wav"], "txt")
     before = place.contents()
-    ledger = read_ledger(place.where, OutputRun(OutputStyle(("srt",)), {}))
-    source = Source("/in/a.wav", "/in/a.wav", "a.wav")
-    assert ledger.expect(source) and ledger.is_done(source)
+    with read_ledger(place.where, OutputRun(OutputStyle(("srt",)), {})) as ledger:
+        source = Source("/in/a.wav", "/in/a.wav", "a.wav")
+        assert ledger.expect(source) and ledger.is_done(source)
+    (here := tmp_path / "a.wav").touch()
+    with read_ledger(place.where, OutputRun(OutputStyle(), {}, moved=Moved("/in", str(tmp_path)))) as ledger:
+        source = Source(str(here), str(here), "a.wav")
+        assert ledger.expect(source) and not ledger.is_done(source)  # its earlier size is not known
     assert place.contents() == before
-    with pytest.raises(UsageError, match="other settings"):
-        read_ledger(place.where, OutputRun(OutputStyle(), {"--beam": 4}))
+    other = read_ledger(place.where, OutputRun(OutputStyle(), {"--beam": 4}))
+    with pytest.raises(UsageError, match="other settings"), other:
+        pass
+
+
+def test_a_report_is_put_back_if_it_counts_what_is_here(place: Place) -> None:
+    for num_failed, is_back in ((0, True), (1, False)):
+        report = json.dumps({"files": 1, "totals": {"files": 1, "failed": num_failed}})
+        with place.opened("txt") as output:
+            put(output, spoken("a.wav"))
+            output.write_report(report.encode())
+        output = place.opened("txt")
+        output.put_report_back()
+        output.close(finished=False)
+        found = FolderStorage(place.where) if isinstance(place.where, Path) else ObjectStorage(place.where)
+        assert (found.size("report.json") == len(report)) is is_back
+        found.close(None)
 
 
 def test_an_open_output_goes_on_with_a_new_ledger(tmp_path: Path) -> None:
@@ -297,14 +329,15 @@ def test_equal_names_that_earlier_results_get_while_a_run_begins_stay_apart(plac
 
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("name", ["transcripts.jsonl", "journal.jsonl", "report.json", ".swap", ".lock"])
-def test_a_users_file_with_an_own_name_is_an_error(tmp_path: Path, name: str, overwrite: bool) -> None:
-    (tmp_path / name).write_text("mine\n")
+@pytest.mark.parametrize("mine", ["mine\n", '{"my": "own report"}'])
+def test_a_users_file_with_an_own_name_is_an_error(tmp_path: Path, mine: str, name: str, overwrite: bool) -> None:
+    (tmp_path / name).write_text(mine)
     with pytest.raises(UsageError, match=re.escape(str(tmp_path / name))):
         Place(tmp_path).opened("jsonl", "txt", overwrite=overwrite)
     assert set(tmp_path.iterdir()) <= {tmp_path / name, tmp_path / ".lock"}
-    assert (tmp_path / name).read_text() == "mine\n"
+    assert (tmp_path / name).read_text() == mine
     if name not in (".lock", ".swap"):
-        with pytest.raises(UsageError, match=re.escape(str(tmp_path / name))):
+        with pytest.raises(UsageError, match=re.escape(f"{tmp_path / name}: no journal says")):
             check_new_folder(tmp_path, UNSHARDED, overwrite)
     check_new_folder(tmp_path, Shard(0, 2))
 

@@ -160,6 +160,7 @@ def test_a_folder_that_is_elsewhere_is_not_decoded_again(scene: Scene) -> None:
         assert scene.transcribe(more=more) == 0
         old.rename(new)
         kept = shard if more else ()
+        reports = {name: scene.read(name) for name in scene.names() if name.startswith("report")}
         for wrong, said in {
             (): f"--moved {old}={new} takes the results over, --moved none decodes all again",
             ("--speakers", "channels"): f"--moved {old}={new} takes the results over",
@@ -170,6 +171,7 @@ def test_a_folder_that_is_elsewhere_is_not_decoded_again(scene: Scene) -> None:
         }.items():
             assert scene.transcribe(new, code=NO_MODEL, more=(*kept, *wrong)) == 2
             assert said in scene.said
+        assert reports and reports == {name: scene.read(name) for name in scene.names() if name.startswith("report")}
         new.rename(old)
     assert scene.transcribe(more=("--overwrite",)) == 0
     old.rename(new)
@@ -179,6 +181,20 @@ def test_a_folder_that_is_elsewhere_is_not_decoded_again(scene: Scene) -> None:
     assert f"--moved OLD={third} (with the folder in which they were as OLD) takes the results over" in scene.said
     assert len(scene.rows()) == 6
     assert scene.transcribe(third, more=("--moved", "none")) == 0 and len(scene.rows()) == 12
+
+
+@in_a_folder
+def test_a_folder_that_is_elsewhere_gets_more_recordings(scene: Scene) -> None:
+    """The same --moved goes on when it has taken over what there is."""
+    scene.recording("m.flac", "two")
+    assert scene.transcribe() == 0
+    old, new = scene.inputs, scene.inputs.with_name("elsewhere")
+    old.rename(new)
+    scene.inputs, moved = new, ("--moved", f"{old}={new}")
+    for number, names in enumerate(("ab", "uvwxyz"), start=1):
+        for name in names:
+            scene.recording(f"{name}.flac")
+        assert scene.transcribe(more=moved) == 0 and len(scene.rows()) == 3**number
 
 
 @in_a_folder

@@ -10,22 +10,26 @@ from hypothesis import strategies as st
 
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.training.batch_search import cached_batch_sizes, read_batch_sizes, search_batch_sizes, write_batch_sizes
-from fastscribe.training.buckets import Bucket, MemoryModel
+from fastscribe.training.buckets import Bucket
 
 BUCKETS = (Bucket(2.0, 10), Bucket(2.0, 20), Bucket(5.0, 15), Bucket(5.0, 60))
 WHAT = {"model": {"d_model": 4, "durations": (0, 1)}, "device": "a card", "memory": 1 << 30, "dtype": "bfloat16"}
 
 
 class Memory:
-    """A device's memory: MemoryModel decides what fits, and trials are counted."""
+    """A device's memory: the encoder, full attention and the transducer's lattice have to fit, and trials are counted."""
 
     def __init__(self, budget: float) -> None:
-        self.model = MemoryModel(budget, 1.0, 0.01, 0.002)
+        self.budget = budget
         self.trials: list[tuple[Bucket, int]] = []
 
     def fits(self, bucket: Bucket, rows: int) -> bool:
         self.trials.append((bucket, rows))
-        return rows * self.model.row(bucket) <= self.model.budget
+        return rows <= self.rows_of(bucket)
+
+    def rows_of(self, bucket: Bucket) -> float:
+        duration_s, tokens = bucket
+        return self.budget / (duration_s * (1 + 0.01 * duration_s + 0.002 * (tokens + 1)))
 
 
 buckets = st.lists(st.builds(Bucket, st.floats(0.5, 40), st.integers(0, 300)), min_size=1, max_size=12, unique=True)
@@ -35,7 +39,7 @@ buckets = st.lists(st.builds(Bucket, st.floats(0.5, 40), st.integers(0, 300)), m
 def test_found_sizes_fit(buckets, budget, max_rows) -> None:
     memory = Memory(budget)
     for bucket, rows in zip(buckets, search_batch_sizes(buckets, memory.fits, max_rows), strict=True):
-        right = min(max_rows, memory.model.batch_sizes([bucket])[0])
+        right = min(max_rows, max(1, int(memory.rows_of(bucket))))
         assert 1 <= rows <= max(1, 0.9 * right)
         assert rows >= int(0.9 * (0.95 * right - 1)) or rows == 1
     assert len(memory.trials) == len(set(memory.trials))  # no size is tried twice

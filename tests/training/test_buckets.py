@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from fastscribe.training.buckets import (
     Bucket,
-    MemoryModel,
     assign,
     draw_speeds,
     fitting_buckets,
@@ -19,6 +18,7 @@ from fastscribe.training.buckets import (
     naive_batches,
     padding_share,
     plan_epoch,
+    rows_of,
 )
 
 examples = st.lists(st.tuples(st.floats(0.1, 40), st.integers(0, 200)), min_size=1, max_size=150)
@@ -67,8 +67,7 @@ def test_plan_of_several_ranks(rows, budget, world_size) -> None:
     """Except for buckets that are too small for all ranks, which are merged."""
     durations, tokens = (np.array(column) for column in zip(*rows, strict=True))
     buckets = make_buckets(durations, tokens, 5, 2)
-    memory = MemoryModel(budget, per_second_token=0.1)
-    sizes = memory.batch_sizes(buckets)
+    sizes = rows_of(buckets, budget)
     plans = plans_of(durations, tokens, buckets, sizes, world_size)
     chosen = assign(durations, tokens, buckets)
     assert len({len(plan) for plan in plans}) == 1 and bool(plans[0]) == (len(rows) >= world_size)
@@ -78,8 +77,7 @@ def test_plan_of_several_ranks(rows, budget, world_size) -> None:
         rows_of_ranks = [len(batch) for batch in step]
         assert min(rows_of_ranks) >= 1 and max(rows_of_ranks) <= min(rows_of_ranks) + 1
         for batch in step:
-            shape = Bucket(durations[batch].max(), tokens[batch].max())
-            assert len(batch) == 1 or len(batch) * memory.row(shape) <= budget * (1 + 1e-6)
+            assert len(batch) == 1 or len(batch) * durations[batch].max() <= budget * (1 + 1e-6)
     seen = [i for plan in plans for batch in plan for i in batch]
     assert len(seen) == len(set(seen))
     left_out = np.bincount(chosen) - np.bincount(chosen[np.array(seen, int)], minlength=chosen.max() + 1)
@@ -106,7 +104,7 @@ def test_small_buckets_merged(rows, world_size) -> None:
 def test_plan_depends_on_arguments() -> None:
     durations, tokens = speech(500)
     buckets = make_buckets(durations, tokens, 4, 1)
-    sizes = MemoryModel(60).batch_sizes(buckets)
+    sizes = rows_of(buckets, 60)
 
     def plan(epoch: int, seed: int) -> list[list[int]]:
         return [b.tolist() for b in plan_epoch(durations, tokens, buckets, sizes, epoch=epoch, seed=seed)]
@@ -124,11 +122,11 @@ def test_remainder_is_spread() -> None:
 def test_padding_is_low() -> None:
     durations, tokens = speech(6000)
     plain = make_buckets(durations, tokens, 16, 1)
-    plan = plan_epoch(durations, tokens, plain, MemoryModel(120).batch_sizes(plain), epoch=0, seed=0)
+    plan = plan_epoch(durations, tokens, plain, rows_of(plain, 120), epoch=0, seed=0)
     naive = padding_share(naive_batches(6000, 6000 / len(plan), 0), durations, tokens)
     assert padding_share(plan, durations, tokens).frames < 0.04 < 0.5 < naive.frames
     two = make_buckets(durations, tokens, 16, 4)
-    finer = plan_epoch(durations, tokens, two, MemoryModel(120).batch_sizes(two), epoch=0, seed=0)
+    finer = plan_epoch(durations, tokens, two, rows_of(two, 120), epoch=0, seed=0)
     wasted = [padding_share(batches, durations, tokens).lattice for batches in (finer, plan)]
     assert wasted[0] < 0.6 * wasted[1] < wasted[1] < naive.lattice
 
@@ -146,11 +144,8 @@ def test_naive_batches(num_examples, mean_size) -> None:
     assert all(len(batch) for batch in batches) or mean_size < 1
 
 
-def test_memory_model() -> None:
-    model = MemoryModel(1000, per_second=2, per_second_squared=3, per_second_token=5)
-    assert model.row(Bucket(10, 4)) == 10 * 2 + 100 * 3 + 10 * 5 * 5
-    assert model.batch_sizes([Bucket(10, 4), Bucket(1, 0), Bucket(100, 9)]) == (1, 100, 1)
-    assert MemoryModel(120).batch_sizes([Bucket(0.1, 1), Bucket(40, 1)]) == (1200, 3)
+def test_rows_of() -> None:
+    assert rows_of([Bucket(0.1, 1), Bucket(40, 1), Bucket(200, 1)], 120) == (1200, 3, 1)
 
 
 def test_draw_speeds() -> None:
@@ -191,7 +186,7 @@ def test_number_of_batches(num_examples, kind, budget, seed) -> None:
     played, all_tokens = (durations / SPEEDS[:, None]).ravel(), np.tile(tokens, 3)
     buckets = fitting_buckets(played, all_tokens, budget, times=3)
     speeds = draw_speeds(num_examples, SPEEDS, 0, seed)
-    plan = plan_epoch(durations / speeds, tokens, buckets, MemoryModel(budget).batch_sizes(buckets), epoch=0, seed=seed)
+    plan = plan_epoch(durations / speeds, tokens, buckets, rows_of(buckets, budget), epoch=0, seed=seed)
     assert sorted(np.concatenate(plan).tolist()) == list(range(num_examples))
     assert all(len(batch) * (durations / speeds)[batch].max() <= budget + 1e-6 for batch in plan)
     assert len(plan) <= 1.5 * packed(durations / speeds, budget) + 2

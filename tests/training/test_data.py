@@ -59,12 +59,12 @@ def test_texts_that_a_vocabulary_cannot_write_are_counted(tmp_path: Path, model:
     assert "as they are" not in prepared(tmp_path, ["hello there", "again"], model, **language)[1]
 
 
-def test_rows_left_out_are_named(tmp_path: Path) -> None:
+def test_left_out_are_named(tmp_path: Path) -> None:
     """Of a text with letters that the vocabulary lacks, these are. One to validate with stays, and is named too."""
     texts = ["hello", "", "один", *["hello"] * 5]
     held_out = {"path": manifest(tmp_path / "held-out.jsonl", ["ж", "a", ""]), "decides": True}
     data, said = prepared(tmp_path, texts, data={"validation": [held_out]})
-    assert first_left_out(data.rows_left_out) == [
+    assert first_left_out(data.left_out) == [
         f"without text: {tmp_path / 'train.jsonl'}: line 2, {tmp_path / 'held-out.jsonl'}: line 3",
         f"with letters that the vocabulary lacks: {tmp_path / 'train.jsonl'}: line 3 (о, д, и, н)",
     ]
@@ -72,7 +72,7 @@ def test_rows_left_out_are_named(tmp_path: Path) -> None:
     assert "texts to validate with that have letters which the vocabulary lacks (ж): 1 of 2; " in said
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
-    folder.write_left_out(data.rows_left_out)
+    folder.write_left_out(data.left_out)
     folder.check()
     rows = [json.loads(line) for line in folder.left_out.read_text(encoding="utf-8").splitlines()]
     assert [(row["left_out"], row["line"]) for row in rows][:2] == [
@@ -114,7 +114,7 @@ def test_recordings_of_a_folder_may_lack_a_text(tmp_path: Path) -> None:
     for file, text in zip(FILES[:2], ("one", "two"), strict=True):
         (folder / file.with_suffix(".txt").name).write_text(text)
     data, _ = prepared(tmp_path, ["a"], data={"train": str(folder)})
-    assert len(data.corpus.examples) == 2 and len(data.rows_left_out) == 3
+    assert len(data.corpus.examples) == 2 and len(data.left_out) == 3
 
 
 PARTS = ("encoder", "predictor", "joint", "ctc", "decoder", "batch_norm")

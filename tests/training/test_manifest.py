@@ -92,12 +92,7 @@ def test_unusable_rows(tmp_path) -> None:
     rows = [row(text=""), row(text=" \u200b"), row(duration=0.2), row(duration=31), row(duration=50), row()]
     corpus = read(manifest(tmp_path, *rows))
     assert len(corpus.examples) == 1
-    assert corpus.left_out == {
-        "without text": (2, 4.0),
-        "shorter than 0.3 s": (1, 0.2),
-        "longer than 30 s": (2, 81.0),
-    }
-    assert [row.line for row in corpus.rows_left_out] == [1, 2, 3, 4, 5]
+    assert [row.line for row in corpus.left_out] == [1, 2, 3, 4, 5]
     assert str(corpus) == (
         "1 examples, 0.00 h; left out: 2 without text (0.1 min), 1 shorter than 0.3 s (0.0 min), 2 longer than 30 s (1.4 min)"
     )
@@ -118,16 +113,15 @@ def test_too_many_tokens() -> None:
     encode = {"?": None}
     tokenised = tokenise(corpus, lambda text, request: encode.get(text, tuple(map(ord, text))), limits)
     assert [e.tokens for e in tokenised.examples] == [(97, 98, 99), (97,)]
-    assert {reason: out[0] for reason, out in tokenised.left_out.items()} == {
-        "before": 1,
-        "of more than 5 tokens": 1,
-        "with letters that the vocabulary lacks": 1,
-        "without text": 1,
+    assert {row.reason for row in tokenised.left_out} == {
+        "before",
+        "of more than 5 tokens",
+        "with letters that the vocabulary lacks",
+        "without text",
     }
     fast = Corpus(Examples.of(Example("a.wav", text, duration_s=1.5) for text in ("abcd", "abc")))
-    assert list(tokenise(fast, lambda text, request: tuple(map(ord, text)), limits).left_out) == [
-        "of more than 2 tokens a second"
-    ]
+    [row] = tokenise(fast, lambda text, request: tuple(map(ord, text)), limits).left_out
+    assert row.reason == "of more than 2 tokens a second"
     for wrong in ({"max_tokens": 0}, {"max_tokens_per_s": 0}):
         with pytest.raises(UsageError):
             ExampleLimits(**wrong)

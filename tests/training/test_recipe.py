@@ -74,7 +74,6 @@ def test_mistakes(values: object, said: str) -> None:
     ("section", "key", "bad", "good"),
     [
         ("run", "validate_epochs", [0], [1]),
-        ("run", "validate_epochs", [0], [1]),
         ("run", "save_minutes", [-1], [0]),
         ("batch", "seconds", [0, -1.0], [0.5, "auto"]),
         *(("batch", name, [0], [1]) for name in ("accumulate", "buckets", "token_buckets")),

@@ -40,6 +40,8 @@ class RemoteConflict(RemoteError, FileExistsError):
 class RemoteUnavailable(RemoteError):
     """Timeouts, refused connections and the store's own errors, after all retries."""
 
+    may_pass = True
+
 
 class Store(Protocol):
     """One bucket, container, host or file system. Thread-safe; its connections are shared by all threads.
