@@ -211,9 +211,8 @@ def _make_switch_(transducer: Transducer, frames_ND: torch.Tensor, read_H: torch
     joint = transducer.joint
     feature_D = torch.randn_like(frames_ND[0])
     feature_N = frames_ND @ feature_D
-    feature_D /= (
-        1.5 * (feature_N - feature_N.median()).abs().median()
-    )  # a robust deviation: the unusual ends of recordings do not count
+    # A robust deviation: the unusual ends of recordings do not count.
+    feature_D /= 1.5 * (feature_N - feature_N.median()).abs().median()
     middle = (frames_ND @ feature_D).median()
     for unit, sign in zip(_SWITCH, (1.0, -1.0), strict=True):
         joint.encoder.weight[unit], joint.encoder.bias[unit] = sign * feature_D, -sign * middle - _BLOCKING

@@ -88,9 +88,8 @@ def _best_path(logprobs_TV, best_T, labels_U, borders_W1, blank_id, skip_cost): 
     before that word (0), from the token before that border (1), or from a skip of the word before (2).
     """
     num_frames, num_states, num_borders = len(logprobs_TV), len(labels_U), len(borders_W1)
-    border_U = np.full(
-        num_states, -1, np.int64
-    )  # of each state that a skip may reach: a border, or the token behind it
+    # Of each state that a skip may reach: a border, or the token behind it.
+    border_U = np.full(num_states, -1, np.int64)
     is_border_U = np.zeros(num_states, np.bool_)
     for border in range(num_borders):
         is_border_U[borders_W1[border]] = True

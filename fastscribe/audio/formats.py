@@ -20,6 +20,7 @@ from fastscribe.types import Failure, Source
 STDIN = "-"
 MAGIC = re.compile(r"[*?\[]")  # a pattern has one of these
 MANIFEST_EXTENSIONS = frozenset({"json", "jsonl", "manifest"})
+# Those that list_rows.py reads.
 LIST_EXTENSIONS = MANIFEST_EXTENSIONS | {
     "csv",
     "list",
@@ -30,7 +31,7 @@ LIST_EXTENSIONS = MANIFEST_EXTENSIONS | {
     "tar",
     "tsv",
     "txt",
-}  # list_rows.py
+}
 # Files that FFmpeg's libraries read (containers.py). Those that are video in most cases may have no audio track.
 _CONTAINERS = (
     "3g2 3ga 3gp 3gp2 3gpp aac ac3 adts amr ape asf avi awb divx dts dtshd dv eac3 ec3 f4a f4b f4v flv gxf m1a m2a m2t m2ts "
@@ -42,11 +43,8 @@ CONTAINER_EXTENSIONS = frozenset(_CONTAINERS.split())
 # libsndfile's formats that are read. Each has a check that a truncated file fails. The formats left out either have headers
 # without a length or are too rare to be worth a check.
 FORMATS = frozenset({"AIFF", "AU", "CAF", "FLAC", "MP3", "NIST", "OGG", "RF64", "W64", "WAV", "WAVEX"})
-UNSUPPORTED_SUBTYPES = (
-    "ALAC",
-    "DWVW",
-    "GSM610",
-)  # libsndfile cannot seek in the last two; containers.py reads all but DWVW
+# libsndfile cannot seek in the last two; containers.py reads all but DWVW.
+UNSUPPORTED_SUBTYPES = ("ALAC", "DWVW", "GSM610")
 _AUDIO = "aif aifc aiff au bwf caf flac mp3 mpga nist oga ogg opus rf64 snd sph w64 wav wave wavex"
 AUDIO_EXTENSIONS = frozenset(_AUDIO.split())
 # Never opened in a folder: texts, results, pictures, documents, archives and data, which may be beside each recording.

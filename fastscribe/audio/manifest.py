@@ -93,9 +93,8 @@ def parse_row(manifest: str, number: int, line: bytes) -> dict[str, Any]:
     Raises ManifestError for anything else.
     """
     try:
-        text = line.decode("utf-8").rstrip(
-            "\r\n"
-        )  # or a row that is cut off would be wrong in column 1 of the next line
+        # With its end, a row that is cut off would be wrong in column 1 of the next line.
+        text = line.decode("utf-8").rstrip("\r\n")
         fields = json.loads(text)
     except UnicodeDecodeError as error:
         raise ManifestError(manifest, number, f"not valid UTF-8 at byte {error.start}") from None

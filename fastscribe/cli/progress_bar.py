@@ -164,9 +164,8 @@ class ProgressBar:
         status, width = self.status(), console.width - 1
         head, room = (spinner, width - 2) if status.share is None else (f"{status.percent:>5}", width - 6)
         text = status.text(room if status.share is None else room - _MIN_BAR - 1)
-        bar_width = min(
-            _MAX_BAR, (room - len(text) - 1) // 5 * 5
-        )  # in steps, so that it does not change with each digit
+        # In steps, so that it does not change with each digit.
+        bar_width = min(_MAX_BAR, (room - len(text) - 1) // 5 * 5)
         bar = [] if status.share is None or bar_width < _MIN_BAR else [RichBar(1.0, status.share, width=bar_width)]
         grid = Table.grid(padding=(0, 1, 0, 0))
         for _ in range(2 + len(bar)):

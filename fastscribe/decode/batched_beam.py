@@ -50,9 +50,8 @@ _MAX_ELEMENTS = 1 << 24  # of the largest tensor; larger batches are searched in
 @dataclass(frozen=True)
 class _Beams:
     score_BK: torch.Tensor  # float32
-    fields_NF: (
-        torch.Tensor
-    )  # frame, labels at that frame, hash of all labels, language model state, states in lists of phrases
+    # Frame, labels at that frame, hash of all labels, language model state, states in lists of phrases.
+    fields_NF: torch.Tensor
     predicted_NJ: torch.Tensor  # predictor output after the joint's projection
     predictor_2LNH: torch.Tensor
 

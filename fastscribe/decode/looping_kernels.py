@@ -31,12 +31,8 @@ from fastscribe._system.jit import (
 from fastscribe.families.blocks import row_kernels
 from fastscribe.families.blocks.row_kernels import sigmoid
 
-WAITS, SPOKE, ENDED, IS_ENDLESS = (
-    0,
-    1,
-    2,
-    3,
-)  # no label yet; a label, and more may follow; all frames done; too many labels
+# No label yet; a label, and more may follow; all frames done; too many labels.
+WAITS, SPOKE, ENDED, IS_ENDLESS = 0, 1, 2, 3
 _ZERO, _ONE, _TWO = np.float32(0.0), np.float32(1.0), np.float32(2.0)
 _SIGN_OFF, _INFINITE = np.uint32(0x7FFFFFFF), np.uint32(0x7F800000)
 _LARGEST_KEY = np.int32(0x7FFFFFFF)

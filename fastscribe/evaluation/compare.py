@@ -102,15 +102,15 @@ def match(result: Iterable[Pair], baseline: Iterable[Pair], count_failed: bool) 
         count_failed: True: all words of a failed recording count as deleted; False: it is left out of both runs.
 
     Raises:
-        UsageError: a recording has different references.
+        UsageError: a recording has different references, and is not left out.
     """
     results, others = list(result), list(baseline)
     both = list(_same_recordings(results, others))
-    different = [pair for pair, other in both if pair.reference != other.reference]
+    kept = [pair for pair in both if count_failed or not any(one.hypothesis is None for one in pair)]
+    different = [pair for pair, other in kept if pair.reference != other.reference]
     if different:
         names = ", ".join(pair.name for pair in different[:_MAX_NAMED]) + (" .." if different[_MAX_NAMED:] else "")
         raise UsageError(f"the runs have different references for {count_of(len(different), 'recording')}: {names}")
-    kept = [pair for pair in both if count_failed or not any(one.hypothesis is None for one in pair)]
     in_both = {one.key for one, _ in both}, {other.key for _, other in both}
     return Matched(
         [one for one, _ in kept],

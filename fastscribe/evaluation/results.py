@@ -252,6 +252,7 @@ def read_run(
         key: Key = recording_of(row.fields, path) if path and isinstance(path, str) else (row.file, row.line)
         run.num_older += newest.pop(key, None) is not None
         newest[key] = row  # behind all others
+    run.num_older += _drop_older_of_failed(newest)
     found = None if references is None else references.find(newest)
     for key in list(newest):
         row = newest.pop(key)  # which makes room for its pair
@@ -267,6 +268,27 @@ def read_run(
     return run
 
 
+def _drop_older_of_failed(newest: dict[Key, ResultRow]) -> int:
+    """Drop the older of two results of which one failed before its duration was known. Return how many were dropped.
+
+    Where several results are like a failed one but for the duration, it is not clear whose it is, and all stay.
+    """
+    alike: dict[Recording, list[Recording]] = {}  # with the failed one, in the order of `newest`
+    for key in newest:
+        if isinstance(key, Recording):
+            without_duration = key._replace(duration=None)
+            if without_duration in newest and _is_failed(newest[without_duration]):
+                alike.setdefault(without_duration, []).append(key)
+    older = [keys[0] for keys in alike.values() if len(keys) == 2]
+    for key in older:
+        del newest[key]
+    return len(older)
+
+
+def _is_failed(row: ResultRow) -> bool:
+    return isinstance(row.fields.get("error"), dict)
+
+
 def _pair(
     key: Key,
     row: ResultRow,
@@ -276,7 +298,7 @@ def _pair(
     skip_failed: bool,
 ) -> Pair:
     """Return a result and its reference, which its own row has if `found` is None. Raises ManifestError."""
-    failed = isinstance(row.fields.get("error"), dict)
+    failed = _is_failed(row)
     if isinstance(found, ManifestError) and not (failed and skip_failed):
         raise found
     stated = found.row.fields if isinstance(found, _Reference) else row.fields

@@ -91,9 +91,8 @@ def read_model(folder: Path, section: Section, model: ModelConfig) -> Checkpoint
     tokenizer = read_tokenizer(folder, model)
     weights = our_names(read_weights(folder), model)
     if "encoder_config" not in section and "aed.embedding.weight" in weights:
-        weights.setdefault(
-            "aed.head.weight", weights["aed.embedding.weight"]
-        )  # the published class stores the two once
+        # The published class stores the two once.
+        weights.setdefault("aed.head.weight", weights["aed.embedding.weight"])
     check_tokens(section, tokenizer.pieces)
     return Checkpoint(folder, "huggingface", model, tokenizer, LazyWeights(weights))
 

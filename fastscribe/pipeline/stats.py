@@ -79,9 +79,8 @@ class Progress:
     files: int = 0
     failed: int = 0
     skipped: int = 0  # done by an earlier run, and not among `files`
-    left_out: Counter[str] = field(
-        default_factory=Counter
-    )  # files of folders that are not audio by their names, by kind
+    # Files of folders that are not audio by their names, by kind.
+    left_out: Counter[str] = field(default_factory=Counter)
     repeats: Repeats = field(default_factory=Repeats)  # inputs given more than once
     audio_s: float = 0.0  # of files transcribed
     planned_files: int = 0  # that the model works on or is done with
@@ -150,9 +149,8 @@ class RunStats:
     versions: dict[str, str] = field(default_factory=dict)
     skipped: int = 0
     failed_before: int = 0
-    left_out: Mapping[str, int] = field(
-        default_factory=dict
-    )  # files of folders that are not audio by their names, by kind
+    # Files of folders that are not audio by their names, by kind.
+    left_out: Mapping[str, int] = field(default_factory=dict)
     repeated: int = 0  # inputs given more than once, without the first time
     totals: dict[str, Any] | None = None
     gaps: int = 0  # stretches with speech in which no words were found

@@ -176,9 +176,8 @@ class Journal:
         self.facts: Mapping[str, Any] = facts or {}
         self._layouts = Layouts() if layouts is None else layouts
         self.entries: RecordArray = np.zeros(0, ENTRY) if entries is None else entries
-        self.sources = (
-            [] if path is None else [(path, len(self.entries))]
-        )  # files that have the entries, one after another
+        # Files that have the entries, one after another.
+        self.sources = [] if path is None else [(path, len(self.entries))]
         self.is_in_this_run = np.zeros(len(self.entries), bool)  # its input is among this run's
         self.is_replaced = np.zeros(len(self.entries), bool)  # this run has a new result
         self._keys, self.entry_indices = _last_indices(self.entries["key"])

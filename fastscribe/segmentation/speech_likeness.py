@@ -29,10 +29,8 @@ _BAND_RANGE_DB = 25.0  # below a frame's loudest band all is silence
 _MIN_DRIFT, _MAX_DRIFT = 1.2, 5.5
 _MIN_CHANGE_DB = 0.45  # after 100 ms: a tone's changes are those of faint noise
 _MIN_RISES_PER_S, _RISE_DB = 1.5, 4.0
-_SOUND_FRAMES, _MIN_SOUND_SHARE = (
-    5,
-    0.4,
-)  # a sound of speech lasts as long; the least share of loud frames in such sounds
+# A sound of speech lasts as long; the least share of loud frames in such sounds.
+_SOUND_FRAMES, _MIN_SOUND_SHARE = 5, 0.4
 
 
 def sounds_like_speech(samples_S: Float32Array, rate: int) -> bool:

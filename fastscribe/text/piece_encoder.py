@@ -84,9 +84,8 @@ class ScoreEncoder:
 
     def __call__(self, word: str) -> tuple[int, ...]:
         text = _marked(word)
-        best: list[tuple[float, int]] = [
-            (0.0, 0)
-        ]  # for each length of the text: the sum, and where its last piece begins
+        # For each length of the text: the sum, and where its last piece begins.
+        best: list[tuple[float, int]] = [(0.0, 0)]
         for end in range(1, len(text) + 1):
             found = [(best[end - 1][0] + self._unknown_score, end - 1)]
             for begin in range(max(0, end - self._longest), end):

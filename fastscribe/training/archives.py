@@ -10,9 +10,8 @@ from fastscribe.audio.archives import TarIndex, number_of
 from fastscribe.audio.media import FilePart
 from fastscribe.errors import UsageError
 
-_RANGE = re.compile(
-    r"(?:\{|_OP_)(\d+)\.\.(\d+)(?:\}|_CL_)"
-)  # NeMo writes _OP_ and _CL_ where a shell would expand braces
+# NeMo writes _OP_ and _CL_ where a shell would expand braces.
+_RANGE = re.compile(r"(?:\{|_OP_)(\d+)\.\.(\d+)(?:\}|_CL_)")
 
 
 class Numbered(NamedTuple):

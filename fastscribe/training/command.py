@@ -106,9 +106,8 @@ def train(
         distributed.join(chosen_device)
         where = recipe if is_recipe else "the default recipe"
         training_data = prepare(chosen, checkpoint, log, where)
-        if (
-            overwrite and chosen.run.epochs
-        ):  # after every rank has read its inputs, which may lie there, and before any looks for a state
+        # After every rank has read its inputs, which may lie there, and before any looks for a state.
+        if overwrite and chosen.run.epochs:
             if distributed.rank == 0:
                 folder.clear()
             distributed.barrier()

@@ -74,9 +74,8 @@ class EpochPlanner:
         self._draw = EpochDraw(examples, recipe.run.seed)
         self._durations, self._tokens = examples.durations_s, examples.num_tokens
         seconds = recipe.batch.seconds
-        self._batch_s = (
-            seconds if seconds != "auto" else _SMALL_BATCH_S if is_small else None
-        )  # None: what memory holds
+        # None: what memory holds.
+        self._batch_s = seconds if seconds != "auto" else _SMALL_BATCH_S if is_small else None
         self.buckets = self._make_buckets()
         self.batch_sizes: tuple[int, ...] = ()
 

@@ -385,9 +385,8 @@ def _value(kind: Any, value: Any, path: str, where: str) -> Any:
     if isinstance(value, Mapping):  # a section that may be left out
         kind = next((one for one in typing.get_args(kind) if dataclasses.is_dataclass(one)), kind)
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        return _parse_section(
-            kind, {} if value is None else value, path, f"{where}."
-        )  # None if all of its keys are commented out
+        # None if all of its keys are commented out.
+        return _parse_section(kind, {} if value is None else value, path, f"{where}.")
     if typing.get_origin(kind) in (types.UnionType, typing.Union) and isinstance(value, (list, tuple)):
         kind = next((one for one in typing.get_args(kind) if typing.get_origin(one) is tuple), kind)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)

@@ -47,10 +47,8 @@ from fastscribe.training.validation import Counts, Gain, ValidationResult, valid
 from fastscribe.training.weights import Weights, choose_trained, num_trained
 
 _LOG_STEPS = 10  # steps that a log line averages
-_MIN_UNREADABLE, _MAX_UNREADABLE_SHARE = (
-    20,
-    0.05,
-)  # of the recordings tried; more end the run, and so does more than half
+# Of the recordings tried; more end the run, and so does more than half.
+_MIN_UNREADABLE, _MAX_UNREADABLE_SHARE = 20, 0.05
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _BACKGROUNDS = "noise and rooms"  # in the fingerprint
 _KEPT_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -572,9 +570,8 @@ def _check_readable(what: str, total: int, unreadable: float, tried: float) -> N
 def _model(checkpoint: Checkpoint, recipe: Recipe) -> Model:
     if not checkpoint.weights:
         return new_model(checkpoint.config, recipe.run.seed)
-    weights = {
-        name: tensor.clone() for name, tensor in checkpoint.weights.items()
-    }  # because training changes them in place
+    # Copies, because training changes them in place.
+    weights = {name: tensor.clone() for name, tensor in checkpoint.weights.items()}
     model = build_model(checkpoint.config, weights, checkpoint.path).train().requires_grad_(True)
     if model.aed is not None:
         prepare_weights_(model.aed)

@@ -64,9 +64,10 @@ class Weights:
         self._exact = [self.masters[name] for name in rounded]
         self.averages = {name: master.clone() for name, master in self.masters.items()} if recipe.ema else {}
         self._kept_buffers = {name: buffer.clone() for name, buffer in self._buffers()}
+        # fused: one pass over a weight instead of a dozen, a quarter of the time on a CPU.
         self.optimiser = torch.optim.AdamW(
             self._groups(), lr=0.0, betas=recipe.betas, eps=1e-8, weight_decay=recipe.weight_decay, fused=True
-        )  # fused: one pass over a weight instead of a dozen, a quarter of the time on a CPU
+        )
 
     @property
     def num_bytes(self) -> int:
@@ -96,9 +97,8 @@ class Weights:
         """Return the learning rate of the next step after `share` of the run: a linear warm-up, then a cosine."""
         recipe = self.recipe
         min_rate = min(recipe.min_learning_rate, recipe.learning_rate)
-        after = min(
-            1.0, max(0.0, share - self._warmup_share) / (1 - self._warmup_share)
-        )  # share of the steps after the warm-up
+        # Share of the steps after the warm-up.
+        after = min(1.0, max(0.0, share - self._warmup_share) / (1 - self._warmup_share))
         rate = min_rate + (recipe.learning_rate - min_rate) * 0.5 * (1 + math.cos(math.pi * after))
         return rate * min(1.0, (self.num_steps + 1) / max(1, self.warmup_steps))
 
@@ -170,9 +170,8 @@ class Weights:
 
     def _average(self) -> None:
         if self.averages:
-            decay = min(
-                self.recipe.ema, (1 + self.num_steps) / (10 + self.num_steps)
-            )  # the average forgets the first steps soon
+            # The average forgets the first steps soon.
+            decay = min(self.recipe.ema, (1 + self.num_steps) / (10 + self.num_steps))
             _each("lerp_", list(self.averages.values()), list(self.masters.values()), 1 - decay)
 
     def export(self) -> dict[str, torch.Tensor]:

@@ -50,6 +50,15 @@ def test_failed_recordings_left_out_of_both(run: list) -> None:
     assert found.num_skipped == len(run) - len(kept)
 
 
+def test_a_failed_row_that_is_left_out_needs_no_reference(tmp_path: Path) -> None:
+    failed = {"audio_filepath": "f.wav", "error": FAILED["error"]}
+    before = write(tmp_path / "before.jsonl", row("a b", "a"), row("gone", "gone", audio_filepath="f.wav"))
+    now = write(tmp_path / "now.jsonl", row("a b", "a b"), failed)
+    done = fastscribe("evaluate", now, "--against", before, "--skip-failed", "--json")
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["failed_left_out"], found["wer_difference"]) == (0, 1, -0.5)
+
+
 def test_stdin_is_one_run_only() -> None:
     assert "- on both sides" in refused("evaluate", "-", "--against", "-")
 

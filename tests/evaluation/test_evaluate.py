@@ -431,6 +431,25 @@ def test_the_newest_result_of_a_recording_counts(tmp_path: Path, monkeypatch: py
     assert run.num_older == 3 and {one.line_number for one in run.problems} == {2, 6, 7}
 
 
+def test_a_failed_row_without_a_duration_is_of_its_recording(tmp_path: Path) -> None:
+    """The newest counts in either order. Where two others begin there, it is of none of them, and ids tell rows apart."""
+    done = {
+        name: row("gone", "gone", audio_filepath="f.wav", duration=seconds) for name, seconds in (("a", 5), ("b", 2))
+    }
+    for rows, hypotheses, num_older in (
+        ((FAILED, done["a"]), ["gone"], 1),
+        ((done["a"], FAILED), [None], 1),
+        ((FAILED, done["a"], FAILED), [None], 2),
+        ((FAILED, done["a"], done["b"]), [None, "gone", "gone"], 0),
+        ((FAILED | {"id": 1}, done["a"] | {"id": 2}), [None, "gone"], 0),
+        ((FAILED | {"offset": 1}, done["a"]), [None, "gone"], 0),
+        ((row("gone", "lasts?", audio_filepath="f.wav"), done["a"]), ["lasts?", "gone"], 0),
+    ):
+        runs = [str(write(tmp_path / str(number), one)) for number, one in enumerate(rows)]
+        run = read_run(runs, Fields(), str)
+        assert ([pair.hypothesis for pair in run.pairs], run.num_older) == (hypotheses, num_older)
+
+
 def test_what_a_user_should_know(tmp_path: Path) -> None:
     """Runs that are pooled, parts of files, and merged results that lack shards."""
     two = row("a b", "a c", offset=33.1), row("a", "a", audio_filepath="b.wav")

@@ -116,9 +116,8 @@ class RelPositionAttention(nn.Module):
             return self._position_scores((q_BHTK[:, :, queries] + self.pos_bias_v[:, None]) * scale, positions_HRK)
 
         u_HK = self.pos_bias_u
-        q_u_BHTK = (q_BHTK + u_HK[:, None]).to(
-            k_BHTK.dtype
-        )  # u may be wider under autocast; no fused kernel mixes dtypes
+        # u may be wider under autocast; no fused kernel mixes dtypes.
+        q_u_BHTK = (q_BHTK + u_HK[:, None]).to(k_BHTK.dtype)
         if positions.window.sees_all(x_BTD.shape[1]) and not self.has_global:
             bias_BHTT = padding.filled(relative_shift(position_scores(slice(None))), MASKED_SCORE, time_axis=3)
             out_BHTK = attend(q_u_BHTK, k_BHTK, v_BHTK, bias_BHTT)

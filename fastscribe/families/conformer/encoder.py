@@ -108,9 +108,8 @@ class Subsampling(Optimised, FusedOnCpu):
                 depthwise = nn.Conv2d(channels, channels, 3, stride=2, padding=padding, groups=channels)
                 convs = [depthwise, nn.Conv2d(channels, channels, 1)]
             self.stages.append(nn.Sequential(*convs, nn.ReLU(inplace=True)))
-        self.elements_per_frame = (
-            channels * self._subsampled(config.num_mels, 1) // 2
-        )  # of the first convolution's output
+        # Of the first convolution's output.
+        self.elements_per_frame = channels * self._subsampled(config.num_mels, 1) // 2
         self.out = nn.Linear(channels * self._subsampled(config.num_mels, num_stages), config.d_model)
         self.channels_last = False  # True: channels are the innermost axis of the input of `out`
         # cpu_subsampling.py and fused_layers.py put the first two convolutions here, which `stages` lacks then:

@@ -73,10 +73,8 @@ def find_wrong_operation(
         expected_BTD = getattr(TORCH, name)(*exact)
         with torch.cuda.device_of(ours[0]):
             result_BTD = getattr(form, name)(*ours)
-        for got, right in (
-            (result_BTD, expected_BTD),
-            (ours[0], exact[0]),
-        ):  # operations may write to the first argument
+        # Operations may write to the first argument.
+        for got, right in ((result_BTD, expected_BTD), (ours[0], exact[0])):
             got = got.cpu().float()
             real_BT = torch.arange(got.shape[1]) < _real_frames(got.shape[1], lengths_B, config)[:, None]
             error = (got - right)[real_BT].abs().max()

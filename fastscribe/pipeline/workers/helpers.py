@@ -387,10 +387,8 @@ class HelperPool:
         looked_at = time.monotonic()
         while not self._closed.wait(CHECK_INTERVAL_S):
             now = time.monotonic()
-            passed_s, looked_at = (
-                min(now - looked_at, 2 * CHECK_INTERVAL_S),
-                now,
-            )  # a time in which this one stood still
+            # A time in which this one stood still.
+            passed_s, looked_at = min(now - looked_at, 2 * CHECK_INTERVAL_S), now
             with self._lock:
                 for helper in self._helpers:
                     self._look_at(helper, passed_s)

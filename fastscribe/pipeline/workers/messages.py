@@ -218,12 +218,8 @@ class Channel:
         """Wait for a message. Return None if the other side is gone."""
         try:
             return pickle.load(self._reader)  # from our own process alone
-        except (
-            EOFError,
-            OSError,
-            ValueError,
-            pickle.UnpicklingError,
-        ):  # UnpicklingError: cut off by the death of the writer
+        except (EOFError, OSError, ValueError, pickle.UnpicklingError):
+            # UnpicklingError: cut off by the death of the writer.
             return None
 
 
