@@ -492,7 +492,8 @@ def moved_line_of(run: OutputRun, inputs: Iterable[object]) -> MovedLine:
 
 
 def _moved_line(storage: Storage, run: OutputRun, journal: Journal, inputs: Iterable[object]) -> MovedLine:
-    if (run.moved is None or run.shard.count > 1) and not journal.is_live.any():  # --moved may find some in other shards
+    # --moved may find some in other shards.
+    if (run.moved is None or run.shard.count > 1) and not journal.is_live.any():
         return MovedLine()
     own = (one for one in inputs if isinstance(one, Source) and run.shard.holds(one.id))
     return moved_line(run.where, run.moved, journal, key_of, state_of, partial(storage.read, ROWS), own)
