@@ -163,6 +163,8 @@ def _place_of(
     stated, path = str(json.loads(read_row(entry.begin, entry.end)).get("audio_filepath")), str(source.file)
     is_relative = source.row is not None and not os.path.isabs(stated)  # to its list, which may have been anywhere
     old = os.path.join(os.sep, _UNKNOWN, stated) if is_relative else os.path.abspath(stated)
+    if old == os.path.abspath(path):  # it was taken over elsewhere, and is back
+        return Moved(_UNKNOWN, os.path.dirname(old))
     moved = _folders(old, os.path.abspath(path))
     if moved is None or (os.path.exists(old) and not may_be_there):
         return None

@@ -143,6 +143,7 @@ def test_a_folder_that_is_elsewhere(scene: Scene) -> None:
         assert scene.transcribe(new, code=NO_MODEL, more=more) == 0
         assert scene.files() == files and len(scene.rows()) == 2
     new.rename(old)
+    assert scene.transcribe() == 2 and f"--moved OLD={old} (with the folder" in scene.said  # it is where its rows say
     scene.recording("a.flac", "three")  # of another size: it is another one
     assert scene.transcribe(more=("--moved", f"{new}/={old}")) == 0
     assert scene.files().keys() == files.keys() and len(scene.rows()) == 2
