@@ -38,8 +38,8 @@ WORKER = "scripts.gpu.worker"
 MEMORY = Path("/dev/shm")
 # In a process of its own: a driver that hangs costs no more than the time limit.
 _ASK_DRIVER = """
-from fastscribe._system.gpus import gpu_name, num_gpus
-print(*map(gpu_name, range(num_gpus())), sep="\\n")
+import torch
+print(*map(torch.cuda.get_device_name, range(torch.cuda.device_count())), sep="\\n")
 """
 _DRIVER_S = 20.0
 ALL_MINUTES = 15.0
@@ -349,7 +349,7 @@ def this_card() -> str | None:
 
 
 def card_names() -> list[str]:
-    """Return the names of the GPUs that CUDA's driver sees. Needs neither torch nor nvidia-smi."""
+    """Return the names of the GPUs that torch sees. Needs no nvidia-smi."""
     command = [sys.executable, "-c", _ASK_DRIVER]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_DRIVER_S, check=True, cwd=ROOT)
