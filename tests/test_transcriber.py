@@ -7,6 +7,7 @@ import gc
 import json
 import math
 import os
+import re
 import threading
 from collections.abc import Iterable
 from dataclasses import replace
@@ -422,14 +423,15 @@ def test_a_row_that_cannot_be_written_costs_one_file(transcriber: Transcriber, m
     """As in helpers: a defect in a format ends no run."""
 
     def poisoned(result: Transcript, style: OutputStyle) -> RenderedTranscript:
-        return rendered(result, style) if result.audio.path != str(FILES[2]) else {}["words"]
+        return rendered(result if result.audio.path != str(FILES[2]) else None, style)
 
     monkeypatch.setattr("fastscribe.pipeline.run.rendered", poisoned)
     results = list(transcriber.results(FILES[:4], style=OutputStyle(("srt",))))
     assert texts(results).keys() == set(map(str, FILES[:4]))
     [failure] = [result for result in results if isinstance(result, Failure)]
-    assert (failure.path, failure.stage, failure.error_type) == (str(FILES[2]), "assemble", "KeyError")
-    assert failure.message.startswith("a defect of fastscribe, KeyError 'words' in fastscribe/pipeline/run.py, line ")
+    assert (failure.path, failure.stage, failure.error_type) == (str(FILES[2]), "assemble", "AttributeError")
+    assert failure.message.startswith("a defect of fastscribe, AttributeError 'NoneType' object has no attribute")
+    assert re.search(r" in fastscribe/results/formats/writers\.py, line \d+$", failure.message)
     assert (transcriber.progress.files, transcriber.progress.failed) == (4, 1)
 
 
