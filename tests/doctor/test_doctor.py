@@ -117,7 +117,7 @@ def test_json_and_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
         Check("a", "missing", "slow", refused={"triton": "no compiler"}),
         Check("b", "problem", "broken", "pip install b"),
     ]
-    monkeypatch.setattr(doctor, "examine", lambda: iter(checks))
+    monkeypatch.setattr("fastscribe.doctor.command.examine", lambda: iter(checks))
     broken = CliRunner().invoke(app, ["doctor", "--json"])
     document = json.loads(broken.output)
     assert broken.exit_code == 1
