@@ -305,8 +305,8 @@ def last_run(lines: Iterable[bytes], where: Path | str) -> LastRun:
     found = iter(lines)
     header = parse_header(next(found, b""), where)
     facts: Mapping[str, Any] = {}
-    for line in found:
-        facts = {**facts, **((_stated(line) if line.startswith(_RUN_START) else None) or {})}
+    for line in (one for one in found if one.startswith(_RUN_START)):
+        facts = {**facts, **(_stated(line) or {})}
     return LastRun(header, facts)
 
 

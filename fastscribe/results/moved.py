@@ -22,7 +22,7 @@ _NOTHING = "none"  # as --moved has it
 
 
 class Moved(NamedTuple):
-    """Where recordings were, and where they are: absolute paths, or URLs. Both are "" if nothing has moved."""
+    """The folder of recordings when results were made, and now: absolute paths or URLs. Both are "" if nothing has moved."""
 
     old: str
     new: str
