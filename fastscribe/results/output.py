@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import compress
 from pathlib import Path
+from shlex import quote
 from time import monotonic, sleep
 from typing import Any, NamedTuple
 
@@ -227,11 +228,11 @@ class JournaledOutput:
                 self._storage.close(finish)
             except OSError as error:
                 raise OutputError(str(error.filename or self._storage.where), error) from error
-            for line in self._lines():
+            for line in self._lines(finished):
                 self._say(line)
 
-    def _lines(self) -> Iterator[str]:
-        """Yield a line for each kind of file that is not the run's; it names the first and counts the others."""
+    def _lines(self, finished: bool) -> Iterator[str]:
+        """Yield a line for each kind of file that is not as the run would make it."""
         if kept := list(self._committer.kept):
             is_one = len(kept) == 1
             stays, them = ("it stays as it is", "it") if is_one else ("they stay as they are", "them")
@@ -245,6 +246,10 @@ class JournaledOutput:
                 f"{self._path_of(file)}{_others(foreign)}: no run of fastscribe wrote this file, so it stays, and the "
                 f"recording's files are called {name}"
             )
+        if finished and (formats := ",".join(self.files.with_other_names)):
+            place = self._storage.where
+            command = "the command" if is_url(place) else f"fastscribe export {quote(place)}"
+            yield f"{place}: {formats}: files with other names of speakers: {command} -f {formats} makes them anew"
 
     def _path_of(self, file: str) -> str:
         return f"{self._storage.where.rstrip('/')}/{file}"
@@ -461,15 +466,20 @@ def with_earlier_names(run: OutputRun) -> OutputRun:
     """Return a run whose files have the names of speakers that were last given for its place, unless it has names itself."""
     if run.place is None or run.overwrite or run.style.speaker_names is not None or not file_formats(run.style.formats):
         return run
+    return replace(run, style=replace(run.style, speaker_names=names_given(run.place, run.shard)))
+
+
+def names_given(place: Path | str, shard: Shard) -> SpeakerNames | None:
+    """Return the names of speakers that were last given for a place; None: none were, or opening it says what is wrong."""
     try:
-        stated = last_run(run.place, run.shard)
-    except (OSError, UsageError):  # opening it says what is wrong
-        return run
+        stated = last_run(place, shard)
+    except (OSError, UsageError):
+        return None
     names = None if stated is None else stated.facts.get(_NAMES)
     if names is None:
-        return run
+        return None
     of_labels = tuple((recording, label, name) for recording, label, name in names["of_labels"])
-    return replace(run, style=replace(run.style, speaker_names=SpeakerNames(tuple(names["in_order"]), of_labels)))
+    return SpeakerNames(tuple(names["in_order"]), of_labels)
 
 
 def _stated(names: SpeakerNames) -> dict[str, Any]:

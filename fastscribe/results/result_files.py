@@ -12,11 +12,11 @@ from zlib import crc32
 
 import numpy as np
 
-from fastscribe.config import OutputStyle
+from fastscribe.config import OutputStyle, SpeakerNames
 from fastscribe.results.committer import Committer, is_ours, without_frames
 from fastscribe.results.fingerprint import layout_keys
 from fastscribe.results.formats.writers import LAID_OUT, content_of
-from fastscribe.results.journal import NO_FILE, NO_STATE, Entry, FileMark, Journal, PendingInput
+from fastscribe.results.journal import FILE_FORMATS, NO_FILE, NO_STATE, Entry, FileMark, Journal, PendingInput
 from fastscribe.results.names import Names
 from fastscribe.results.storage import ROWS, Item, NewFile, Storage
 from fastscribe.results.stored import to_result
@@ -61,6 +61,16 @@ class ResultFiles:
         self.not_made += before.not_made
         self.laid_out_again |= before.laid_out_again
         self._recovered |= before._recovered
+
+    @property
+    def with_other_names(self) -> list[str]:
+        """The formats whose files have other names of speakers than this run's files."""
+        if not self._names_layout:
+            return []
+        none = {0, layout_keys(OutputStyle(speaker_names=SpeakerNames()))[1]}
+        same = none if self._names_layout in none else {self._names_layout}
+        found = {format: self._journal.layouts_of(format) for format in FILE_FORMATS if format not in self.formats}
+        return [format for format, all in found.items() if any(one is None or one >> 32 not in same for one in all)]
 
     # --- new results
 
