@@ -80,10 +80,6 @@ def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -
     started_at = perf_counter() - (process_age_s() or 0.0)
     say_shard(job.output.shard, job.quiet)
     check_paths(job)  # before the import of torch, which takes seconds
-    if job.output.place is not None:
-        from fastscribe.results.output import with_earlier_names
-
-        job = replace(job, output=with_earlier_names(job.output))
     from fastscribe.cli.listing import Listing  # here, because NumPy would slow down --help
 
     listing = Listing(job.output.inputs)
@@ -250,7 +246,7 @@ def _write_all(
 
     start = perf_counter()
     inputs: Any = listing
-    style = None if any(part.needs_words for part in job.parts) else job.output.style
+    style = None if any(part.needs_words for part in job.parts) else output.style
     results = transcriber.results(inputs, style=style, ledger=output.ledger)
     others: OtherLanguages | None = None
     told = {"tracks"} if job.quiet else set[str]()

@@ -23,7 +23,7 @@ from fastscribe.errors import ManifestError, UsageError
 from fastscribe.results.interfaces import OutputRun
 from fastscribe.results.journal import Journal, read_header
 from fastscribe.results.names import Names
-from fastscribe.results.output import JournaledOutput, names_given, open_journaled, with_earlier_names
+from fastscribe.results.output import JournaledOutput, names_given, open_journaled
 from fastscribe.results.paths import journals_in
 from fastscribe.results.repair import edited_rows
 from fastscribe.results.result_files import file_formats
@@ -75,7 +75,7 @@ def export_in_place(directory: Path, style: OutputStyle, say: Callable[[str], ob
         runs = journals_in(directory)
         for paths in runs:
             storage = FolderStorage(directory, paths.shard)
-            run = with_earlier_names(OutputRun(style, None, paths.shard, place=directory))
+            run = OutputRun(style, None, paths.shard)
             outputs.append(opened.enter_context(JournaledOutput(storage, run, say_once, names)))
             journals.append(outputs[-1].journal)
         for output, paths in zip(outputs, runs, strict=True):

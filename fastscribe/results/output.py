@@ -23,7 +23,7 @@ from fastscribe._system.file_kinds import InTheWay
 from fastscribe._system.safe_open import safe_open
 from fastscribe._system.urls import is_url
 from fastscribe.audio.inputs import expand
-from fastscribe.config import SpeakerNames
+from fastscribe.config import OutputStyle, SpeakerNames
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.results.committer import Committer, is_ours
 from fastscribe.results.interfaces import Ledger, OutputRun
@@ -107,6 +107,8 @@ class JournaledOutput:
 
     def _begin(self, run: OutputRun) -> None:
         style = run.style
+        if style.speaker_names is None:
+            style = replace(style, speaker_names=_names_in(self.journal.facts))
         if run.fingerprint is None and self.journal.header is not None:
             style = replace(style, tokens=self.journal.header.get("--tokens") is True)
         self.files = ResultFiles(self._storage, style, self.journal, self._names, self._committer)
@@ -253,6 +255,11 @@ class JournaledOutput:
 
     def _path_of(self, file: str) -> str:
         return f"{self._storage.where.rstrip('/')}/{file}"
+
+    @property
+    def style(self) -> OutputStyle:
+        """The run's, with the names of speakers that were last given for this place."""
+        return self.files.style
 
     @property
     def num_kept(self) -> int:
@@ -462,20 +469,17 @@ def last_run(place: Path | str, shard: Shard) -> LastRun | None:
         return last_run_in(file, paths.journal)
 
 
-def with_earlier_names(run: OutputRun) -> OutputRun:
-    """Return a run whose files have the names of speakers that were last given for its place, unless it has names itself."""
-    if run.place is None or run.overwrite or run.style.speaker_names is not None or not file_formats(run.style.formats):
-        return run
-    return replace(run, style=replace(run.style, speaker_names=names_given(run.place, run.shard)))
-
-
 def names_given(place: Path | str, shard: Shard) -> SpeakerNames | None:
     """Return the names of speakers that were last given for a place; None: none were, or opening it says what is wrong."""
     try:
         stated = last_run(place, shard)
     except (OSError, UsageError):
         return None
-    names = None if stated is None else stated.facts.get(_NAMES)
+    return None if stated is None else _names_in(stated.facts)
+
+
+def _names_in(facts: Mapping[str, Any]) -> SpeakerNames | None:
+    names = facts.get(_NAMES)
     if names is None:
         return None
     of_labels = tuple((recording, label, name) for recording, label, name in names["of_labels"])

@@ -22,13 +22,12 @@ from fastscribe.results.storage import ROWS, Item, NewFile, Storage
 from fastscribe.results.stored import to_result
 from fastscribe.types import Failure, Transcript
 
-_OUT_OF_REACH = "RemoteUnavailable"  # errors.RemoteError.may_pass
-
 
 class ResultFiles:
     """Makes what a commit needs of a result, and files of earlier results again from their rows.
 
     Attributes:
+        style: The formats and their options.
         formats: Those of the run that are a file for each input.
         names: Gives the files' names.
         num_made_again: Earlier results that got files.
@@ -50,7 +49,7 @@ class ResultFiles:
         self.num_made_again = 0
         self.not_made: list[OSError] = []
         self.laid_out_again: set[str] = set()
-        self._storage, self._style, self._journal, self._committer = storage, style, journal, committer
+        self._storage, self.style, self._journal, self._committer = storage, style, journal, committer
         self._layout, self._names_layout = layout_keys(style)
         self._recovered: dict[int, list[str]] = {}  # formats that recover() has queued, by entry index
         self._lock = Lock()  # of what is counted
@@ -100,12 +99,12 @@ class ResultFiles:
             NewFile(f"{name}.{format}", contents.get(format), former.get(format, ()))
             for format in {**contents, **former}
         ]
-        return Item(entry, content_of(result, "jsonl", self._style), files=tuple(files))
+        return Item(entry, content_of(result, "jsonl", self.style), files=tuple(files))
 
     def _contents(self, result: Transcript | Failure, formats: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         """Yield the formats of which a result has a file, and its content. A Failure has JSON alone."""
         for format in formats:
-            content = content_of(result, format, self._style)
+            content = content_of(result, format, self.style)
             if content or not isinstance(result, Failure):
                 yield format, content
 
@@ -220,7 +219,7 @@ class ResultFiles:
 
 def _tried_again(result: Transcript | Failure) -> int:
     """Return what makes an input's state another one, so that the next run tries it again: a store that was out of reach."""
-    return int(isinstance(result, Failure) and result.error_type == _OUT_OF_REACH)
+    return int(isinstance(result, Failure) and result.may_pass)
 
 
 def file_formats(formats: Iterable[str]) -> tuple[str, ...]:
