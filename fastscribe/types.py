@@ -469,6 +469,11 @@ class Transcript:
         return self.audio.index
 
     @property
+    def row(self) -> Mapping[str, Any] | None:
+        """Every field of the manifest's row; None outside manifests."""
+        return self.audio.row
+
+    @property
     def words(self) -> tuple[Word, ...]:
         """The words of all segments."""
         return tuple(word for segment in self.segments for word in segment.words)
