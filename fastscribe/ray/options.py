@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
@@ -15,9 +14,7 @@ from fastscribe.cli.run_part import RunPart
 
 if TYPE_CHECKING:
     from fastscribe.cli.run_part import TranscribeJob
-    from fastscribe.config import OutputStyle
     from fastscribe.ray.run import RayTranscriber
-    from fastscribe.results.interfaces import OutputRun
     from fastscribe.transcriber import Transcriber
 
 _job_option = options_in("Big jobs")
@@ -33,23 +30,15 @@ class RayPart(RunPart):
         """Yield a transcriber of the cluster, which is left with the block."""
         from fastscribe.ray.run import RayTranscriber
         from fastscribe.ray.worker import Setup
+        from fastscribe.results.output import style_at
 
-        style = None if any(part.needs_words for part in job.parts) else _style_of(job.output)
+        style = None if any(part.needs_words for part in job.parts) else style_at(job.output)  # opened later
         with RayTranscriber.start(Setup(job.model, job.device, job.dtype, job.options, style), say) as transcriber:
             yield transcriber
 
     def digest(self, transcriber: Transcriber) -> str:
         """Return the digest of the model as a worker has read it."""
         return cast("RayTranscriber", transcriber).model_digest
-
-
-def _style_of(run: OutputRun) -> OutputStyle:
-    """Return the style with the names of speakers that were last given for the place, which is opened later."""
-    if run.place is None or run.overwrite or run.style.speaker_names is not None:
-        return run.style
-    from fastscribe.results.output import names_given
-
-    return replace(run.style, speaker_names=names_given(run.place, run.shard))
 
 
 def _of_transcribe(

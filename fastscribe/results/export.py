@@ -23,7 +23,7 @@ from fastscribe.errors import ManifestError, UsageError
 from fastscribe.results.interfaces import OutputRun
 from fastscribe.results.journal import Journal, read_header
 from fastscribe.results.names import Names
-from fastscribe.results.output import JournaledOutput, names_given, open_journaled
+from fastscribe.results.output import JournaledOutput, open_journaled, style_at
 from fastscribe.results.paths import journals_in
 from fastscribe.results.repair import edited_rows
 from fastscribe.results.result_files import file_formats
@@ -92,8 +92,9 @@ def export_in_place(directory: Path, style: OutputStyle, say: Callable[[str], ob
 def names_in(place: Path) -> SpeakerNames | None:
     """Return the names of speakers that were last given for a folder, or for rows in a folder; None: none were."""
     folder = place if place.is_dir() else place.parent
-    own = [paths for paths in (journals_in(folder) if folder.is_dir() else ()) if place in (folder, paths.rows)]
-    return next((names for paths in own if (names := names_given(folder, paths.shard)) is not None), None)
+    own = [paths for paths in journals_in(folder) if place in (folder, paths.rows)] if folder.is_dir() else []
+    found = [style_at(OutputRun(OutputStyle(), None, paths.shard, place=folder)).speaker_names for paths in own]
+    return next(filter(None, found), None)
 
 
 def stored_results(

@@ -106,9 +106,7 @@ class JournaledOutput:
             raise
 
     def _begin(self, run: OutputRun) -> None:
-        style = run.style
-        if style.speaker_names is None:
-            style = replace(style, speaker_names=_names_in(self.journal.facts))
+        style = _with_names(run.style, self.journal.facts)
         if run.fingerprint is None and self.journal.header is not None:
             style = replace(style, tokens=self.journal.header.get("--tokens") is True)
         self.files = ResultFiles(self._storage, style, self.journal, self._names, self._committer)
@@ -469,21 +467,23 @@ def last_run(place: Path | str, shard: Shard) -> LastRun | None:
         return last_run_in(file, paths.journal)
 
 
-def names_given(place: Path | str, shard: Shard) -> SpeakerNames | None:
-    """Return the names of speakers that were last given for a place; None: none were, or opening it says what is wrong."""
+def style_at(run: OutputRun) -> OutputStyle:
+    """Return a run's style with the names of speakers that were last given for its place, unless it has names itself."""
+    if run.place is None or run.overwrite:
+        return run.style
     try:
-        stated = last_run(place, shard)
-    except (OSError, UsageError):
-        return None
-    return None if stated is None else _names_in(stated.facts)
+        stated = last_run(run.place, run.shard)
+    except (OSError, UsageError):  # opening it says what is wrong
+        return run.style
+    return run.style if stated is None else _with_names(run.style, stated.facts)
 
 
-def _names_in(facts: Mapping[str, Any]) -> SpeakerNames | None:
+def _with_names(style: OutputStyle, facts: Mapping[str, Any]) -> OutputStyle:
     names = facts.get(_NAMES)
-    if names is None:
-        return None
+    if names is None or style.speaker_names is not None:
+        return style
     of_labels = tuple((recording, label, name) for recording, label, name in names["of_labels"])
-    return SpeakerNames(tuple(names["in_order"]), of_labels)
+    return replace(style, speaker_names=SpeakerNames(tuple(names["in_order"]), of_labels))
 
 
 def _stated(names: SpeakerNames) -> dict[str, Any]:
