@@ -198,20 +198,15 @@ def test_an_item_that_killed_one_helper_is_tried_again(pool: HelperPool, running
     until(lambda: len(pids(pool)) == 2)
 
 
-def test_an_item_that_kills_two_helpers_is_given_up(pool: HelperPool, running: SimpleNamespace) -> None:
-    job = submit(pool, [*numbers(0, 1), Item(2, kills=True), *numbers(3, 4)])
-    results = job.wait()
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_an_item_that_kills_two_helpers_is_given_up(
+    pool: HelperPool, running: SimpleNamespace, is_remote: bool
+) -> None:
+    results = submit(pool, [*numbers(0, 1), Item(2, kills=True), *numbers(3, 4)], is_remote=is_remote).wait()
     error = results.pop(2)
     assert isinstance(error, RecordingKilledProcess) and "SIGKILL" in str(error)
     assert results == {position: 2 * position for position in (0, 1, 3, 4)}
     assert len(running.lines) == 2
-
-
-def test_an_item_of_a_remote_job_that_kills_helpers_is_given_up(pool: HelperPool) -> None:
-    job = submit(pool, [Item(0), Item(1, kills=True), Item(2)], is_remote=True)
-    results = job.wait()
-    assert isinstance(results.pop(1), RecordingKilledProcess)
-    assert results == {0: 0, 2: 4}
 
 
 def test_a_stage_that_cannot_begin_a_job_does_not_kill_helpers_for_ever(
