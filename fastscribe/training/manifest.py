@@ -33,7 +33,6 @@ from fastscribe.training.corpus import (
     Corpus,
     Example,
     Examples,
-    ExamplesBuilder,
     LeftOutRow,
     ManifestPart,
     Request,
@@ -92,15 +91,18 @@ def read_manifests(
         UsageError: a manifest cannot be read, rows of it are wrong, or no row is usable.
     """
     parts = tuple(parts)
-    builder, left_out = ExamplesBuilder(parts), list[LeftOutRow]()
-    for number, part in enumerate(parts):
-        for example in _part_examples(part, number, limits.max_duration_s, read_request, ignores_texts):
-            reason = _why_unusable(example, limits)
-            if reason is None:
-                builder.add(example)
-            else:
-                left_out.append(LeftOutRow.of(example, parts, reason))
-    return _not_empty(Corpus(builder.build(), tuple(left_out)), purpose)
+    left_out = list[LeftOutRow]()
+
+    def usable() -> Iterator[Example]:
+        for number, part in enumerate(parts):
+            for example in _part_examples(part, number, limits.max_duration_s, read_request, ignores_texts):
+                reason = _why_unusable(example, limits)
+                if reason is None:
+                    yield example
+                else:
+                    left_out.append(LeftOutRow.of(example, parts, reason))
+
+    return _not_empty(Corpus(Examples.of(usable(), parts), tuple(left_out)), purpose)
 
 
 def check_most_usable(corpus: Corpus, limits: ExampleLimits, purpose: str) -> None:

@@ -350,7 +350,7 @@ class Trainer:
     def _train_batch(self, rows: AudioBatch, plan: EpochPlan) -> int:
         """Run forward and backward. Returns the number of labels that the rows count as; 0 if none could be read."""
         indices, speeds = plan.drawn[rows.examples], torch.from_numpy(plan.speeds[rows.examples])
-        tokens = [self.examples.tokens.piece(index).tolist() for index in indices]
+        tokens = [self.examples.tokens(index) for index in indices]
         counts = self._label_counts[indices].tolist()
         batch_index = BatchIndex(self.progress.epoch, self.progress.batches_done, self.distributed.rank)
         try:
