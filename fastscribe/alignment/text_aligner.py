@@ -44,7 +44,6 @@ from fastscribe.types import (
     Failure,
     Float32Array,
     Gap,
-    Hypothesis,
     Int64Array,
     Segment,
     Token,
@@ -171,12 +170,6 @@ class TextAligner:
         self.max_held_s = MAX_HELD_BYTES / (2 * (config.blank_id + 1)) * config.frame_s
         self.counts = Counts()
 
-    @staticmethod
-    def held(hypothesis: Hypothesis) -> Hypothesis:
-        """Return the hypothesis of an utterance that waits for others, with emissions of half the size and their own memory."""
-        emissions_TV = hypothesis.emissions_TV
-        return hypothesis if emissions_TV is None else replace(hypothesis, emissions_TV=emissions_TV.astype(np.float16))
-
     def align(self, recordings: Sequence[Recording]) -> list[Transcript | Failure]:
         """Align recordings together. One that cannot be aligned becomes a Failure of the stage "align"."""
         started: list[_Job | Failure] = []
@@ -190,7 +183,8 @@ class TextAligner:
 
     def _job(self, audio: AudioInfo, parts: Sequence[DecodedUtterance]) -> _Job:
         given = cues_of_row(audio.row)
-        text, speakers = text_of(audio.row), list[str | None]()
+        text, speakers = (audio.row or {}).get("text"), list[str | None]()
+        text = text if isinstance(text, str) else ""
         if given is None:
             text, speakers = without_names(text)
         script = self._speller.script(text, num_lines=0 if given is None else len(given.cues))
@@ -203,26 +197,20 @@ class TextAligner:
         frames = _Frames(parts, self._frame_s)
         if not frames.num_frames:
             raise AudioError(audio.path, "there is no sound to align its text with")
-        if frames.num_frames * self._frame_s <= _MIN_WHOLE_S:
-            whole = [Window(0, frames.num_frames, 0, len(script.words))]
-            self._check_fits(audio, script, whole[0])
-            return _Job(audio, script, frames, whole, given, speakers)
-        heard = self._heard_words(frames.heard)
-        matches = find_matches([normalized_text(word) for word in script.words], [word.text for word in heard])
-        if not matches:
-            self._check_fits(audio, script, Window(0, frames.num_frames, 0, len(script.words)))
-        min_frames = math.ceil(_MIN_WINDOW_S / self._frame_s)
-        found = windows(cuts(matches, heard), len(script.words), frames.num_frames, min_frames)
-        return _Job(audio, script, frames, found, given, speakers)
-
-    def _check_fits(self, audio: AudioInfo, script: Script, window: Window) -> None:
-        if not _fits(script, window):
-            needed_s = frames_needed(script.token_ids) * self._frame_s
+        cut_at = list[tuple[int, int]]()
+        if frames.num_frames * self._frame_s > _MIN_WHOLE_S:
+            heard = self._heard_words(frames.heard)
+            known = [normalized_text(word) for word in script.words]
+            cut_at = cuts(find_matches(known, [word.text for word in heard]), heard)
+        if not cut_at and (needed := frames_needed(script.token_ids)) > frames.num_frames:
             raise AudioError(
                 audio.path,
-                f"too short for its text, which takes at least {needed_s:,.1f} s: it has "
-                f"{window.num_frames * self._frame_s:,.1f} s of sound",
+                f"too short for its text, which takes at least {needed * self._frame_s:,.1f} s: it has "
+                f"{frames.num_frames * self._frame_s:,.1f} s of sound",
             )
+        min_frames = math.ceil(_MIN_WINDOW_S / self._frame_s)
+        found = windows(cut_at, len(script.words), frames.num_frames, min_frames)
+        return _Job(audio, script, frames, found, given, speakers)
 
     def _heard_words(self, tokens: Sequence[HeardToken]) -> list[HeardWord]:
         words = []
@@ -376,12 +364,6 @@ def _spans_of(found: LooseAlignment, words: Sequence[range]) -> Iterator[tuple[i
             state = 2 * token + 1
             first, end = (int(np.searchsorted(found.path_T, state, side)) for side in ("left", "right"))
             yield token, (first, end)
-
-
-def text_of(row: Mapping[str, object] | None) -> str:
-    """Return the text of a manifest's row; empty if it has none."""
-    text = (row or {}).get("text")
-    return text if isinstance(text, str) else ""
 
 
 def _fits(script: Script, window: Window) -> bool:
