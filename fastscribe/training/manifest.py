@@ -186,12 +186,14 @@ def _part_examples(
     if not os.path.isdir(part.path):
         paths = expand(part.path)
         archives = Archives(part.tar, paths) if part.tar is not None else None
-        finders = [archives and partial(archives.find, index) for index in range(len(paths))]
-        found = (reader.examples(path, find) for (path, _), find in zip(paths, finders, strict=True))
+        find = archives.find if archives is not None else None
+        found: Iterable[Iterator[Example]] = (
+            reader.examples(path, find and partial(find, index)) for index, (path, _) in enumerate(paths)
+        )
     elif manifests := _shar_manifests(part.path):
         found = map(reader.examples, manifests)
     else:
-        found = iter([_folder_examples(part, number, read_request)])
+        found = [_folder_examples(part, number, read_request)]
     for example in chain.from_iterable(found):
         yield from _pieces(example, max_duration_s) if part.non_speech else (example,)
 

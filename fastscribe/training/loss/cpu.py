@@ -49,7 +49,7 @@ class Lattice(layout.Lattice):
 
     @property
     def _arcs(self) -> Arcs:
-        return Arcs(*(x.numpy() for x in self.arcs), *steps_of(self.config))
+        return Arcs._make((*(x.numpy() for x in self.arcs), *steps_of(self.config)))
 
     @property
     def _sums(self) -> tuple[Float64Array, ...]:

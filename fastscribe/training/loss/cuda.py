@@ -90,7 +90,7 @@ class Lattice(layout.Lattice):
         *columns, labels, blank_steps_K, label_steps_K = sent.split([len(part) for part in parts])
         labels_BU = as_array(labels.view(batch.labels_BU.shape))
         device_batch = _usable().DeviceBatch(*map(as_array, columns), labels_BU)
-        arcs = Arcs(*map(_cells, self.arcs), as_array(blank_steps_K), as_array(label_steps_K))
+        arcs = Arcs._make((*map(_cells, self.arcs), as_array(blank_steps_K), as_array(label_steps_K)))
         return device_batch, arcs, (_cells(self.alpha_C), _cells(self.beta_C), as_array(self.log_likelihood_B))
 
     @cached_property

@@ -130,7 +130,7 @@ def joint_transducer_loss(
     _check_inputs(joint, encoded_BTJ, predicted_BUJ)
     activation = next((f for f, one in _ACTIVATIONS.items() if type(joint.activation) is one.module), joint.activation)
     _check_options(activation, max_nodes, dropout, backend)
-    spoken = layout.Spoken(*layout.on_host(labels_BU, frame_lengths_B, label_lengths_B), blank_id, config)
+    spoken = layout.Spoken._make((*layout.on_host(labels_BU, frame_lengths_B, label_lengths_B), blank_id, config))
     check_shapes((*encoded_BTJ.shape[:2], predicted_BUJ.shape[1], joint.output.out_features), spoken)
     dtype = logits_dtype or encoded_BTJ.dtype
     if dtype not in cpu.DTYPES and backend != "oracle":

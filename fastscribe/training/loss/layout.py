@@ -31,8 +31,7 @@ class Spoken(NamedTuple):
 
     def of(self, rows: slice) -> Spoken:
         """Return what is spoken in some of the utterances."""
-        tensors = (x[rows] for x in (self.labels_BU, self.frame_lengths_B, self.label_lengths_B))
-        return Spoken(*tensors, self.blank_id, self.config)
+        return Spoken._make(x[rows] if isinstance(x, torch.Tensor) else x for x in self)
 
 
 def padded(spoken: Spoken, num_rows: int, num_columns: int) -> Batch:

@@ -60,7 +60,7 @@ def transducer_loss(
     check_choices(reduction, backend)
     check_tensor("logits", logits_BTUV)
     check_integers(labels_BU, frame_lengths_B, label_lengths_B)
-    spoken = layout.Spoken(*layout.on_host(labels_BU, frame_lengths_B, label_lengths_B), blank_id, config)
+    spoken = layout.Spoken._make((*layout.on_host(labels_BU, frame_lengths_B, label_lengths_B), blank_id, config))
     check_shapes(logits_BTUV.shape, spoken)
     if logits_BTUV.dtype not in cpu.DTYPES and not (backend == "oracle" and logits_BTUV.is_floating_point()):
         raise UsageError(f"logits must be float32, float16 or bfloat16, not {logits_BTUV.dtype}")
