@@ -63,7 +63,6 @@ class Progress:
     batches_done: int = 0  # of this epoch
     batches: int = 0
     audio_s: float = 0.0  # seconds of audio that this process trained on, at playback speed
-    examples: int = 0
     busy_s: float = 0.0
     losses: dict[str, float] = field(default_factory=dict)
     start_rate: float | None = None  # the deciding error rate of --init, before the first step
@@ -284,7 +283,6 @@ class Trainer:
                 num_labels = 0
             audio_s = float((self._durations[plan.drawn[rows.examples]] / plan.speeds[rows.examples]).sum())
             progress.audio_s, logged_s = progress.audio_s + audio_s, logged_s + audio_s
-            progress.examples += len(rows.examples)
             now = perf_counter()
             progress.busy_s, start = progress.busy_s + now - start, now
             if is_step and (progress.step % _LOG_STEPS == 0 or is_last):

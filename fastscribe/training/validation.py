@@ -45,14 +45,12 @@ class ValidationResult:
         sets: rates of each validation set, if there are several; of one without speech, what is written for it per
             minute: `words_per_min` and `characters_per_min`.
         deciding: the rate that decides which model is best.
-        examples: a few (reference, hypothesis) pairs.
         counts: errors and words (or characters) of each recording that decides.
     """
 
     rates: Rates
     sets: Mapping[str, Rates]
     deciding: float
-    examples: tuple[tuple[str, str], ...]
     counts: Counts
 
     def to_json(self) -> dict[str, Any]:
@@ -170,8 +168,7 @@ def _to_result(
     of_metric = edits[scoring.metric]
     counts = {int(index): (of_metric[index].errors, of_metric[index].units) for index in (deciding if sets else pairs)}
     rate = sum(errors for errors, _ in counts.values()) / (num_words(counts) or 1)
-    shown = sorted(pairs.values())[:: max(1, len(pairs) // 5)][:5]
-    return ValidationResult(rates(pairs), by_set, rate, tuple(shown), counts)
+    return ValidationResult(rates(pairs), by_set, rate, counts)
 
 
 def _edits(
