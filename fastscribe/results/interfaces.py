@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from fastscribe._system.urls import is_url
 from fastscribe.config import OutputStyle
+from fastscribe.errors import UsageError
 from fastscribe.results.shards import UNSHARDED, Shard
 from fastscribe.types import Failure, Source, Transcript
 
-if TYPE_CHECKING:
-    from fastscribe.results.moved import Moved
-
-
 NUM_FAILED = 3  # inputs that failed in an earlier run and are named
+UNKNOWN_PLACE = "OLD"
+NOT_MOVED = "none"  # as --moved has it
 
 
 class Ledger:
@@ -43,6 +45,35 @@ class Ledger:
     def is_done(self, source: Source | Failure) -> bool:
         """Return True if the input needs no transcription. Called from several threads."""
         return False
+
+
+class Moved(NamedTuple):
+    """The folder of recordings when results were made, and now: absolute paths or URLs. Both are "" if nothing has moved."""
+
+    old: str
+    new: str
+
+    @classmethod
+    def of(cls, text: str) -> Moved:
+        """Return the value of --moved. Raises UsageError."""
+        if text == NOT_MOVED:
+            return cls("", "")
+        old, equals, new = text.partition("=")
+        if not (equals and old and new):
+            raise UsageError(
+                f"--moved {text}: not OLD=NEW, the folder's path when its results were made and now, or {NOT_MOVED}"
+            )
+        return cls(*(one.rstrip("/") if is_url(one) else os.path.abspath(one) for one in (old, new)))
+
+    def __str__(self) -> str:
+        if self.old != UNKNOWN_PLACE:
+            return f"--moved {shlex.quote('='.join(self))}"
+        return f"--moved {shlex.quote('='.join(self))} (with the folder in which they were as {UNKNOWN_PLACE})"
+
+    def before(self, identity: str) -> str | None:
+        """Return where a recording was; None if it is not below the new place."""
+        rest = identity.removeprefix(self.new)
+        return self.old + rest if rest != identity and rest[:1] in ("/", os.sep) else None
 
 
 @dataclass(frozen=True)

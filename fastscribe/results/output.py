@@ -10,7 +10,6 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from itertools import compress
 from pathlib import Path
 from time import monotonic, sleep
@@ -36,7 +35,7 @@ from fastscribe.results.journal import (
     read_entries,
 )
 from fastscribe.results.journal import last_run as last_run_in
-from fastscribe.results.journal_ledger import JournalLedger, key_of, state_of
+from fastscribe.results.journal_ledger import JournalLedger
 from fastscribe.results.moved import MovedLine, moved_line
 from fastscribe.results.names import Names
 from fastscribe.results.paths import Paths, in_the_way
@@ -44,7 +43,7 @@ from fastscribe.results.result_files import ResultFiles, file_formats
 from fastscribe.results.shards import Shard
 from fastscribe.results.storage import ROWS, Finish, Item, NewFile, Storage
 from fastscribe.results.stored import NotAResult
-from fastscribe.types import BoolArray, Failure, Source, Transcript
+from fastscribe.types import BoolArray, Failure, Transcript
 
 _NAMES = "speaker_names"  # in what a journal's runs state
 _REMOVED_AT_ONCE = 1000
@@ -183,7 +182,7 @@ class JournaledOutput:
 
     def moved_line(self, inputs: Iterable[object]) -> MovedLine:
         """Return what the run says, as moved.moved_line(). Raises OSError."""
-        return _moved_line(self._storage, self._run, self.journal, inputs)
+        return moved_line(self._storage, self._run, self.journal, inputs)
 
     def make_files(self) -> Iterator[tuple[bool, bool]]:
         """Make the files that earlier results lack, in the journal's order. Yield whether each got one, and whether it failed.
@@ -486,17 +485,9 @@ def moved_line_of(run: OutputRun, inputs: Iterable[object]) -> MovedLine:
     """
     storage = storage_at(run.where, run.shard)
     try:
-        return _moved_line(storage, run, storage.load(run.shard), inputs)
+        return moved_line(storage, run, storage.load(run.shard), inputs)
     finally:
         storage.close(None)
-
-
-def _moved_line(storage: Storage, run: OutputRun, journal: Journal, inputs: Iterable[object]) -> MovedLine:
-    may_find_none = run.moved is None or run.shard.count > 1  # its results may be in other shards
-    if may_find_none and not journal.is_live.any():
-        return MovedLine()
-    own = (one for one in inputs if isinstance(one, Source) and run.shard.holds(one.id))
-    return moved_line(run.where, run.moved, journal, key_of, state_of, partial(storage.read, ROWS), own)
 
 
 @contextmanager

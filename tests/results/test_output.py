@@ -19,8 +19,7 @@ from fastscribe._system.remote.store import RemoteNotFound, RemoteUnavailable
 from fastscribe._system.text_layout import clean_text
 from fastscribe.config import OutputStyle
 from fastscribe.errors import OutputError, UsageError
-from fastscribe.results.interfaces import Output, OutputRun, check_new_folder
-from fastscribe.results.moved import Moved
+from fastscribe.results.interfaces import Moved, Output, OutputRun, check_new_folder
 from fastscribe.results.output import JournaledOutput, Totals, open_journaled, read_ledger
 from fastscribe.results.shards import UNSHARDED, Shard
 from fastscribe.results.storage_folder import FolderStorage
