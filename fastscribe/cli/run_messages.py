@@ -131,8 +131,9 @@ def say_of_all_runs(job: TranscribeJob, output: JournaledOutput, is_idle: bool) 
     """
     if is_idle:
         say_all_done(job, output.ledger)
-    if not job.quiet:
-        _say_not_given(job, output.totals().not_given)
+    if not job.quiet and (number := output.totals().not_given):
+        results = "1 result is of an input" if number == 1 else f"{number} results are of inputs"
+        say(f"{job.output.where}: {results} not given this time")
     not_made = say_made_again(output, job.quiet)
     if not is_idle:
         say_failed_before(output.ledger)
@@ -179,10 +180,3 @@ def say_made_again(output: JournaledOutput, quiet: bool) -> int:
         reason = not_made[0].strerror
         say(f"{not_made[0].filename}{others}: not written: {reason}; the row is there, and the next run tries again")
     return len(not_made)
-
-
-def _say_not_given(job: TranscribeJob, number: int) -> None:
-    """Print how many results there are of inputs that this run was not given, if there are any."""
-    if number:
-        results = "1 result is of an input" if number == 1 else f"{number} results are of inputs"
-        say(f"{job.output.where}: {results} not given this time")

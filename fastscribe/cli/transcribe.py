@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -60,9 +60,6 @@ from fastscribe.config import (
     VadName,
 )
 from fastscribe.errors import CheckpointError, UsageError
-
-if TYPE_CHECKING:
-    from fastscribe.cli.event_log import EventLog
 
 
 def _frames(value: str | None) -> int | Literal["auto"] | None:
@@ -389,12 +386,16 @@ def transcribe(
         model = str(path)
     elif os.path.exists(model):
         model = os.path.abspath(model)  # the workers look up other names, each node for itself
-    job = TranscribeJob(model, device, dtype, options, output, price_per_hour)
-    job = replace(job, events=events, log_file=log_file, devices=devices, parts=parts)
-    job = replace(job, allowed_failures=allowed_failures(allow_failures))
-    show_report = verbose or not is_brief
-    job = replace(job, quiet=quiet, show_progress=show_progress, show_report=show_report, verbose=verbose)
-    with nullcontext() if events is None else _event_log(events) as event_log:
+    show_report, allowed = verbose or not is_brief, allowed_failures(allow_failures)
+    job = TranscribeJob(model, device, dtype, options, output, price_per_hour, events, log_file, devices, parts=parts)
+    job = replace(job, allowed_failures=allowed, quiet=quiet, show_progress=show_progress, show_report=show_report)
+    job = replace(job, verbose=verbose)
+    with ExitStack() as opened:
+        event_log = None
+        if events is not None:
+            from fastscribe.cli.event_log import EventLog
+
+            event_log = opened.enter_context(EventLog(events))
         if dry_run:
             from fastscribe.cli.report_dry_run import report_dry_run
 
@@ -414,9 +415,3 @@ def _check_devices(device: str, devices: str | None, threads: int | None) -> Non
     from fastscribe.pipeline.workers.devices import parse_devices
 
     parse_devices(devices)
-
-
-def _event_log(path: Path) -> EventLog:
-    from fastscribe.cli.event_log import EventLog
-
-    return EventLog(path)

@@ -141,7 +141,9 @@ class Parts:
             for (name, _), end in zip(runs.parts, ends, strict=True):
                 if end is not None:
                     self.append(name, *end)
-                elif not whatever_is_left and name != _last_of_run(name, runs.parts):
+                elif not whatever_is_left and name != max(
+                    one for one, _ in runs.parts if _run_of(one) == _run_of(name)
+                ):
                     raise UsageError(f"{folder.url_of(name)}: {CHANGED}")
             self.journal = read_journal(self.paths.journal, own)
         except BaseException:
@@ -242,10 +244,6 @@ def _number_of(part: str) -> tuple[str, int]:
 
 def _run_of(part: str) -> str:
     return part.rpartition("/")[0]
-
-
-def _last_of_run(part: str, parts: Sequence[tuple[str, int]]) -> str:
-    return max(name for name, _ in parts if _run_of(name) == _run_of(part))
 
 
 def _read_end(folder: ObjectFolder, name: str, size: int) -> tuple[int, bytes] | None:
