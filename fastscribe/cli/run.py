@@ -51,9 +51,11 @@ if TYPE_CHECKING:
     from fastscribe.pipeline.interfaces import ModelFacts
     from fastscribe.pipeline.local import LocalExecutor
     from fastscribe.pipeline.stats import RunStats
-    from fastscribe.results.interfaces import Output
     from fastscribe.results.output import JournaledOutput
+    from fastscribe.results.stream import StreamOutput
     from fastscribe.transcriber import Transcriber
+
+    Output = StreamOutput | JournaledOutput
 
 MANY_INPUTS = 256  # a GPU with this number of inputs gets helpers
 _FEW = 100  # inputs that are looked at before the model is loaded

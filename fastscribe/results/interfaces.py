@@ -8,13 +8,13 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from fastscribe._system.urls import is_url
 from fastscribe.config import OutputStyle
 from fastscribe.errors import UsageError
 from fastscribe.results.shards import UNSHARDED, Shard
-from fastscribe.types import Failure, Source, Transcript
+from fastscribe.types import Failure, Source
 
 NUM_FAILED = 3  # inputs that failed in an earlier run and are named
 UNKNOWN_PLACE = "OLD"
@@ -123,24 +123,6 @@ class OutputRun:
     @property
     def header(self) -> dict[str, Any] | None:
         return None if self.fingerprint is None else {**self.fingerprint, "shard": str(self.shard)}
-
-
-class Output(Protocol):
-    """An open output. It is a context manager; its end makes all results durable."""
-
-    @property
-    def ledger(self) -> Ledger:
-        """Which inputs are to do. Give it to Transcriber.results()."""
-
-    def __enter__(self) -> Output: ...
-
-    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None: ...
-
-    def write(self, result: Transcript | Failure) -> None:
-        """Write or queue one result. Raises OSError, OutputError."""
-
-    def flush(self) -> None:
-        """Wait until all results are durable. Raises OutputError."""
 
 
 def check_new_folder(directory: Path, shard: Shard, overwrite: bool = False) -> None:
