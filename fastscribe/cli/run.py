@@ -30,6 +30,7 @@ from fastscribe.cli.job import SHORT_S, check_number, check_paths, is_stream, un
 from fastscribe.cli.progress_bar import ProgressBar
 from fastscribe.cli.run_messages import (
     check_any_input,
+    recording_lines,
     report_table,
     say_listing,
     say_of_all_runs,
@@ -266,8 +267,6 @@ def _write_all(
                     others = OtherLanguages(transcriber.language)
                 others.count(result)
             if isinstance(result, Transcript) and result.audio.is_notable:
-                from fastscribe.cli.recording_lines import recording_lines
-
                 for kind, line in recording_lines(result.audio, job.options):
                     if kind not in told:
                         bar.say(line)
@@ -395,7 +394,7 @@ def open_run_output(
 
 def fingerprint_of(job: TranscribeJob, transcriber: Transcriber) -> dict[str, Any]:
     """Return all that decides the results besides the inputs."""
-    from fastscribe.journaled import run_fingerprint
+    from fastscribe.transcriber import run_fingerprint
 
     return run_fingerprint(transcriber, job.digest(transcriber), job.options, job.output.style)
 

@@ -14,10 +14,9 @@ import typer
 from fastscribe import rooms
 from fastscribe.checkpoint.hub_name import DEFAULT, PACKAGED
 from fastscribe.cli import run_options
-from fastscribe.cli.app import MODEL_HELP, app, find_model, local_file, options_in
+from fastscribe.cli.app import MODEL_HELP, HelpAll, app, find_model, local_file, options_in
 from fastscribe.cli.job import is_one_short_file, is_stream
-from fastscribe.cli.long_help import CommandWithLongHelp, HelpAll
-from fastscribe.cli.room_options import room_parts
+from fastscribe.cli.room_options import CommandWithRooms, room_parts
 from fastscribe.cli.run import run
 from fastscribe.cli.run_part import PackagedModel, TranscribeJob
 from fastscribe.cli.terminal import log_to
@@ -74,7 +73,7 @@ job_option, speed_option, message_option = (
 _DEFAULTS = Options()
 
 
-@app.command(cls=CommandWithLongHelp, epilog="Example: fastscribe transcribe calls/ -m model.nemo -o out -f jsonl,srt")
+@app.command(cls=CommandWithRooms, epilog="Example: fastscribe transcribe calls/ -m model.nemo -o out -f jsonl,srt")
 def transcribe(
     context: typer.Context,
     inputs: Annotated[

@@ -16,7 +16,6 @@ from fastscribe._system.standard_streams import log_to_stderr
 from fastscribe.audio.row_languages import OtherLanguages
 from fastscribe.config import Options, OutputFormat, OutputStyle
 from fastscribe.errors import UsageError
-from fastscribe.journaled import run_fingerprint
 from fastscribe.pipeline.stats import RunStats
 from fastscribe.ray.library import ray_library
 from fastscribe.ray.rows import find_path_column, to_source
@@ -24,7 +23,7 @@ from fastscribe.ray.run import RayTranscriber
 from fastscribe.ray.worker import Setup
 from fastscribe.results.interfaces import OutputRun
 from fastscribe.results.output import open_journaled
-from fastscribe.transcriber import run_stats
+from fastscribe.transcriber import run_fingerprint, run_stats
 from fastscribe.types import Failure, Source
 
 _DEFAULTS = Options()

@@ -1,7 +1,7 @@
 """The journal of an output URL: numbered objects below `.fastscribe/`, because no store can append to an object.
 
     .fastscribe/0-of-1/                   one shard of the runs into this URL
-        published.json                    the sizes of its transcripts.jsonl (published.py)
+        published.json                    the sizes of its transcripts.jsonl (storage_object.py)
         000001-3f9c02aa/                  one run
             run.json                      the fingerprint, and what the run states; its parts count with it alone
             alive.json                    the lock (object_lock.py), while the run lives
@@ -65,7 +65,7 @@ def run_name(run: str) -> str:
 
 
 def published_name(shard: Shard) -> str:
-    """Return the name of the note about the shard's joined rows (published.py)."""
+    """Return the name of the note about the shard's joined rows (storage_object.py)."""
     return f"{folder_of(shard)}/published.json"
 
 

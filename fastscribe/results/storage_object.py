@@ -8,6 +8,7 @@ to replace an object is asked to, wherever no run has written one.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
@@ -32,7 +33,6 @@ from fastscribe.results.parts import (
     with_last_line,
 )
 from fastscribe.results.paths import Paths, in_the_way
-from fastscribe.results.published import keep_rows_if_edited, publish
 from fastscribe.results.shards import UNSHARDED, Shard
 from fastscribe.results.storage import ROWS, Each, Finish, Item, Pace
 
@@ -229,3 +229,45 @@ def last_stored_run(url: str, shard: Shard) -> LastRun | None:
             return None
         name = run_name(runs[-1])
         return last_run(folder.read(name).splitlines(keepends=True), folder.url_of(name))
+
+
+# `transcripts.jsonl` at a URL: every run and merge replaces it, and what someone edited is kept beside. A note below
+# `.fastscribe/` tells the sizes in bytes that the object had by our doing, because no journal lists it.
+
+
+def publish(folder: ObjectFolder, rows: str, note: str, path: Path) -> None:
+    """Write the rows, and replace earlier ones.
+
+    Args:
+        folder: The output URL's objects.
+        rows: Name of the rows.
+        note: Name of the note about them.
+        path: The rows' file.
+
+    Raises:
+        OSError: The store cannot be read or written.
+    """
+    keep_rows_if_edited(folder, rows, note)
+    sizes = [size for size in (folder.size(rows), path.stat().st_size) if size is not None]
+    folder.put(note, (json.dumps({"bytes": sizes}) + "\n").encode())  # a kill may leave either
+    folder.upload(rows, path)
+
+
+def keep_rows_if_edited(folder: ObjectFolder, rows: str, note: str) -> None:
+    """Copy rows that someone edited to `transcripts.previous.jsonl` or the next free name. Raises OSError.
+
+    Without a note they are as a run left them.
+    """
+    try:
+        sizes = list(json.loads(folder.read_if_there(note))["bytes"])
+    except (ValueError, TypeError, KeyError):
+        return
+    stem, _, extension = rows.rpartition(".")
+    content, number = b"" if folder.size(rows) in (None, *sizes) else folder.read_if_there(rows), 1
+    while content:
+        try:
+            copy = f"{stem}.previous{f'.{number}' if number > 1 else ''}.{extension}"
+            folder.create(copy, content)
+            return
+        except InTheWay:
+            number += 1
