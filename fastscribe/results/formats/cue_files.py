@@ -14,7 +14,7 @@ from fastscribe.types import Transcript
 
 def to_srt(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE) -> str:
     """Return SubRip. A speaker's name is before the first word of a turn."""
-    texts = []
+    texts: list[str] = []
     for cue in to_cues(transcript, style, names_speakers=True):
         if cue.given is None or cue.given.is_shown("srt"):
             text = escape_srt("\n".join(cue.lines)) if cue.given is None else cue.given.markup("srt")
