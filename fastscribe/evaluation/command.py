@@ -51,7 +51,8 @@ def evaluate(
         option("--manifest", help="Take references from this manifest, by audio_filepath and offset."),
     ] = None,
     group_by: Annotated[
-        list[str] | None, option("--group-by", help="Also score or compare each value of this field; may be repeated.")
+        list[str] | None,
+        option("--group-by", help="Also score or compare each value of this field (a.b: b in a); may be repeated."),
     ] = None,
     normalizer: Annotated[
         NormalizerName,
@@ -139,6 +140,8 @@ def _say_notes(references: References | None, num_older: int, *, is_pooled: bool
             f"{count_of(references.num_by_end, 'result')} found by the end of the path alone, such as {ours} for {theirs}: the "
             "recordings lie elsewhere now"
         )
+    if references and references.num_repeated:
+        say(f"{references.manifest}: {count_of(references.num_repeated, 'row')} again with the same text, counted once")
     if num_older:
         hint = "; to compare two runs use --against" if is_pooled else ""
         is_not = "is not" if num_older == 1 else "are not"
