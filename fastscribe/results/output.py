@@ -96,6 +96,7 @@ class JournaledOutput:
                 raise in_the_way(str(error.filename)) from None
             closing_all.pop_all()
             self._committer = Committer(storage)
+            self.files = ResultFiles(storage, self.journal, self._committer)
             closing_all.callback(self.close, finished=False)
             self._begin(run)
             self.files.recover()
@@ -105,7 +106,7 @@ class JournaledOutput:
         style = _with_names(run.style, self.journal.facts)
         if run.fingerprint is None and self.journal.header is not None:
             style = replace(style, tokens=self.journal.header.get("--tokens") is True)
-        self.files = ResultFiles(self._storage, style, self.journal, self._names, self._committer)
+        self.files.begin(style, self._names)
         named = self.files if self.files.formats else None  # nothing to name, so no memory for names
         self.ledger = JournalLedger(run.shard, self.journal, run.retry_failed, named, run.moved, self._take_over)
 
@@ -129,11 +130,10 @@ class JournaledOutput:
         """
         check_same_settings(self._storage.where, self.journal.header or {}, run.header or {})
         self._committer.flush()
-        self._run, self._say, before = run, say, self.files
+        self._run, self._say = run, say
         self.journal.is_in_this_run[:] = False
         self._names = self._names_of_all(run)
         self._begin(run)
-        self.files.go_on_from(before)
 
     def _open(self, run: OutputRun) -> Journal:
         storage = self._storage
