@@ -1,7 +1,7 @@
 """Output to a stream such as stdout: one format.
 
 Rows of JSON and CTM name their recording and come in order of completion. Lines of text come in the order of the inputs, and
-with their paths unless one recording was given. A stream of SRT, VTT, ASS, Markdown, TSV or TextGrid is a file of its own and
+with their paths unless one recording was given. A stream of one of the SINGLE_FORMATS, such as SRT, is a file of its own and
 holds one recording.
 """
 

@@ -461,13 +461,18 @@ def adopt(request: Request) -> None:
     os.environ.update(request.environment)
     os.chdir(request.folder)
     if request.limits is not None:
-        import resource
+        confine(request.limits)
 
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        limit = pages * resource.getpagesize() + request.limits.growth_bytes
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (request.limits.file_bytes, request.limits.file_bytes))
-        signal.alarm(request.limits.seconds)
+
+def confine(limits: Limits) -> None:
+    """Let this process have no more than the limits."""
+    import resource
+
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + limits.growth_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limits.file_bytes, limits.file_bytes))
+    signal.alarm(limits.seconds)
 
 
 def _exchanged(given: bytes, to_stdin: int, *outputs: int) -> list[bytes]:
