@@ -1,7 +1,7 @@
 """The journal of an output URL: numbered objects below `.fastscribe/`, because no store can append to an object.
 
     .fastscribe/0-of-1/                   one shard of the runs into this URL
-        published.json                    the sizes of its transcripts.jsonl (published.py)
+        published.json                    the sizes of its transcripts.jsonl (storage_object.py)
         000001-3f9c02aa/                  one run
             run.json                      the fingerprint, and what the run states; its parts count with it alone
             alive.json                    the lock (object_lock.py), while the run lives
@@ -65,7 +65,7 @@ def run_name(run: str) -> str:
 
 
 def published_name(shard: Shard) -> str:
-    """Return the name of the note about the shard's joined rows (published.py)."""
+    """Return the name of the note about the shard's joined rows (storage_object.py)."""
     return f"{folder_of(shard)}/published.json"
 
 
@@ -141,7 +141,9 @@ class Parts:
             for (name, _), end in zip(runs.parts, ends, strict=True):
                 if end is not None:
                     self.append(name, *end)
-                elif not whatever_is_left and name != _last_of_run(name, runs.parts):
+                elif not whatever_is_left and name != max(
+                    one for one, _ in runs.parts if _run_of(one) == _run_of(name)
+                ):
                     raise UsageError(f"{folder.url_of(name)}: {CHANGED}")
             self.journal = read_journal(self.paths.journal, own)
         except BaseException:
@@ -242,10 +244,6 @@ def _number_of(part: str) -> tuple[str, int]:
 
 def _run_of(part: str) -> str:
     return part.rpartition("/")[0]
-
-
-def _last_of_run(part: str, parts: Sequence[tuple[str, int]]) -> str:
-    return max(name for name, _ in parts if _run_of(name) == _run_of(part))
 
 
 def _read_end(folder: ObjectFolder, name: str, size: int) -> tuple[int, bytes] | None:
