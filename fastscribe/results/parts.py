@@ -25,7 +25,7 @@ from tempfile import TemporaryDirectory
 
 from fastscribe.errors import UsageError
 from fastscribe.results.compact import CHANGED, NO_ORDER, compact
-from fastscribe.results.journal import SYNCED, parse_entry, read_journal
+from fastscribe.results.journal import SYNCED, parse_entry, parse_header, read_journal
 from fastscribe.results.objects import ObjectFolder
 from fastscribe.results.paths import Paths
 from fastscribe.results.shards import Shard
@@ -134,7 +134,9 @@ class Parts:
         self._rows_end = 0
         try:
             self._lines = self.paths.journal.open("ab", buffering=0)
-            self._lines.write(folder.read(run_name(runs.runs[-1])))
+            stated = folder.read(name := run_name(runs.runs[-1]))
+            parse_header(stated.partition(b"\n")[0], folder.url_of(name))  # an error has the object's name
+            self._lines.write(stated)
             if not whatever_is_left:
                 _check_numbers(folder, [name for name, _ in runs.parts])
             ends = folder.map(lambda part: _read_end(folder, *part), runs.parts)
