@@ -14,24 +14,14 @@ import typer
 
 from fastscribe._system.text_layout import count_of
 from fastscribe._system.urls import is_url
+from fastscribe.cli import run_options
 from fastscribe.cli.app import StdoutClosed, app, option
 from fastscribe.cli.job import check_output_dir
 from fastscribe.cli.problems import Problems
 from fastscribe.cli.room_options import CommandWithRooms, room_parts
-from fastscribe.cli.run_options import (
-    DEFAULT_CHARS_PER_SECOND,
-    DEFAULTS,
-    HighlightWords,
-    MaxCharsPerSecond,
-    MaxCueS,
-    MaxLines,
-    MaxLineWidth,
-    MinCueS,
-    parse_formats,
-)
 from fastscribe.cli.run_part import ExportPart, Stored
 from fastscribe.cli.terminal import say
-from fastscribe.config import OUTPUT_FORMATS, OutputStyle, SubtitleStyle
+from fastscribe.config import OUTPUT_FORMATS, OutputStyle, SpeakerNames, SubtitleStyle
 from fastscribe.errors import ManifestError, OutputError, UsageError
 from fastscribe.results.formats.writers import SINGLE_FORMATS
 from fastscribe.results.paths import journals_in
@@ -64,12 +54,12 @@ def export(
         Path | None,
         option("--output-dir", "-o", help="Folder for the files. Default: the output folder itself; of files, stdout."),
     ] = None,
-    max_line_width: MaxLineWidth = DEFAULTS.max_line_width,
-    max_lines: MaxLines = DEFAULTS.max_lines,
-    max_cue_s: MaxCueS = DEFAULTS.max_cue_s,
-    min_cue_s: MinCueS = DEFAULTS.min_cue_s,
-    max_chars_per_second: MaxCharsPerSecond = DEFAULT_CHARS_PER_SECOND,
-    highlight_words: HighlightWords = False,
+    max_line_width: run_options.MaxLineWidth = run_options.DEFAULTS.max_line_width,
+    max_lines: run_options.MaxLines = run_options.DEFAULTS.max_lines,
+    max_cue_s: run_options.MaxCueS = run_options.DEFAULTS.max_cue_s,
+    min_cue_s: run_options.MinCueS = run_options.DEFAULTS.min_cue_s,
+    max_chars_per_second: run_options.MaxCharsPerSecond = run_options.DEFAULT_CHARS_PER_SECOND,
+    highlight_words: run_options.HighlightWords = False,
     quiet: Annotated[bool, option("--quiet", "-q", help="Print failures and warnings only.")] = False,
 ) -> None:
     """Make files of other formats, or with other subtitles, from the rows of finished runs. Nothing is decoded.
@@ -82,7 +72,7 @@ def export(
     layout = SubtitleStyle(
         max_line_width, max_lines, max_cue_s, min_cue_s, max_chars_per_second or None, highlight_words
     )
-    formats = parse_formats(format)
+    formats = run_options.parse_formats(format)
     style = OutputStyle(formats, subtitles=layout)
     for part in parts:
         style = part.styled(style)
@@ -92,11 +82,8 @@ def export(
         )
     if output_dir is not None:
         check_output_dir(output_dir)
-    if output_dir is not None or not Path(results[0]).is_dir():
-        from fastscribe.results.export import style_of
-
-        places = [] if output_dir is None else [output_dir]
-        style = style_of(style, places + [Path(given) for given in results if len(results) == 1])
+    if style.speaker_names is None and (output_dir is not None or not Path(results[0]).is_dir()):
+        style = _with_names(style, results, output_dir, quiet)
     folders = [given for given in results if given != "-" and Path(given).is_dir()]
     problems = Problems()
     report = (lambda *made: None) if quiet else _report
@@ -123,6 +110,20 @@ def export(
     problems.report()
     if problems.num:
         raise typer.Exit(1)
+
+
+def _with_names(style: OutputStyle, results: list[str], output_dir: Path | None, quiet: bool) -> OutputStyle:
+    """Return the style with the names of speakers of the folder that is written, or else of the only one that is read."""
+    from fastscribe.results.export import names_in
+
+    names = None if output_dir is None else names_in(output_dir)
+    if names is None and len(results) == 1:
+        names = names_in(Path(results[0]))
+        if names not in (None, SpeakerNames()) and output_dir is not None and not quiet:
+            say(f"{output_dir}: its files get the names of speakers that {results[0]} was given")
+    elif names is None and (named := [given for given in results if names_in(Path(given)) is not None]):
+        say(f"{named[0]}: the names of speakers that it was given are left out, as several results are joined")
+    return replace(style, speaker_names=names)
 
 
 def _export_in_place(folder: Path, style: OutputStyle, report: Report) -> None:

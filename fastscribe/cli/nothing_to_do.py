@@ -70,14 +70,21 @@ def end_if_done(job: TranscribeJob, listing: Listing) -> JournaledOutput | None:
             check_moved(job, listing.ahead(MAX_WAIT_S if is_stream else None), partial(moved_line_of, run))
         return None
     try:
-        if not _has_more(job, listing, output):
+        most = len(output.journal.entry_indices)  # with more inputs than results, some input has none
+        has_more = run.shard.count == 1 and any(number > most for number, _ in enumerate(listing.ahead(), start=1))
+        if not has_more:
             expected = expected_sources(listing.whole(), output.ledger, job.options)
             all_done = all(map(output.ledger.is_done, expected)) and listing.is_whole and output.ledger.num_given > 0
         if not all_done:
             listing.begin_again()
-            _check_moved_of(output, job, listing)
+            try:
+                check_moved(job, listing.ahead(), output.moved_line)
+            except UsageError:
+                output.put_report_back()  # the place stays as it was
+                raise
             return output
-        output.write_report(report_of(output, _stats(output, listing, perf_counter() - start)), is_idle=True)
+        stats = _stats(output, listing, perf_counter() - start)
+        output.write_report(report_of(output, stats), is_idle=True)
         output.close()
     except BaseException:
         output.close(finished=False)
@@ -88,7 +95,7 @@ def end_if_done(job: TranscribeJob, listing: Listing) -> JournaledOutput | None:
         say_failed_before(ledger)
     else:
         say_all_done(job, ledger)
-    not_made = say_made_again(output, job.quiet)
+    not_made = say_made_again(output, job.quiet) + sum(part.finished(job, stats, job.quiet) for part in job.parts)
     raise typer.Exit(1 if not_made else job.failure_code(0, ledger.failed_before, ledger.num_given))
 
 
@@ -104,21 +111,6 @@ def check_moved(
         raise UsageError(text)
     if text:
         say(text)
-
-
-def _check_moved_of(output: JournaledOutput, job: TranscribeJob, listing: Listing) -> None:
-    """Raise as check_moved() does; a place that stays as it was keeps its report."""
-    try:
-        check_moved(job, listing.ahead(), output.moved_line)
-    except UsageError:
-        output.put_report_back()
-        raise
-
-
-def _has_more(job: TranscribeJob, listing: Listing, output: JournaledOutput) -> bool:
-    """Return True if there are more inputs than results, so that some input has none."""
-    most = len(output.journal.entry_indices)
-    return job.output.shard.count == 1 and any(number > most for number, _ in enumerate(listing.ahead(), start=1))
 
 
 def report_of(output: JournaledOutput, stats: RunStats) -> bytes:
@@ -147,7 +139,7 @@ def _stats(output: JournaledOutput, listing: Listing, wall_s: float) -> RunStats
 def _earlier(job: TranscribeJob) -> JournaledOutput | None:
     """Open the place of a run of the same command; None if there is none."""
     run = job.output
-    if run.place is None or run.overwrite or any(part.files(run) for part in job.parts) or job.events:
+    if run.place is None or run.overwrite or job.events:
         return None
     try:
         stated = last_run(run.place, run.shard)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from functools import partial
-from itertools import compress
+from itertools import compress, islice
 from pathlib import Path
+from shlex import quote
 from time import monotonic, sleep
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from fastscribe._system.file_kinds import InTheWay
 from fastscribe._system.safe_open import safe_open
 from fastscribe._system.urls import is_url
 from fastscribe.audio.inputs import expand
-from fastscribe.config import SpeakerNames
+from fastscribe.config import OutputStyle, SpeakerNames
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.results.committer import Committer, is_ours
 from fastscribe.results.interfaces import Ledger, OutputRun
@@ -36,7 +36,7 @@ from fastscribe.results.journal import (
     read_entries,
 )
 from fastscribe.results.journal import last_run as last_run_in
-from fastscribe.results.journal_ledger import JournalLedger, key_of, state_of
+from fastscribe.results.journal_ledger import JournalLedger
 from fastscribe.results.moved import MovedLine, moved_line
 from fastscribe.results.names import Names
 from fastscribe.results.paths import Paths, in_the_way
@@ -44,7 +44,7 @@ from fastscribe.results.result_files import ResultFiles, file_formats
 from fastscribe.results.shards import Shard
 from fastscribe.results.storage import ROWS, Finish, Item, NewFile, Storage
 from fastscribe.results.stored import NotAResult
-from fastscribe.types import BoolArray, Failure, Source, Transcript
+from fastscribe.types import BoolArray, Failure, Transcript
 
 _NAMES = "speaker_names"  # in what a journal's runs state
 _REMOVED_AT_ONCE = 1000
@@ -87,28 +87,26 @@ class JournaledOutput:
         self._report: bytes | None = None
         self._earlier_report = b""
         self._is_closed = False
-        try:
-            self.journal = self._open(run)
-            self._names = self._names_of_all(run) if names is None else names
-        except InTheWay as error:
-            storage.close(None)
-            raise in_the_way(str(error.filename)) from None
-        except BaseException:
-            storage.close(None)
-            raise
-        self._committer = Committer(storage)
-        try:
+        with ExitStack() as closing_all:
+            closing_all.callback(storage.close, None)
+            try:
+                self.journal = self._open(run)
+                self._names = self._names_of_all(run) if names is None else names
+            except InTheWay as error:
+                raise in_the_way(str(error.filename)) from None
+            closing_all.pop_all()
+            self._committer = Committer(storage)
+            self.files = ResultFiles(storage, self.journal, self._committer)
+            closing_all.callback(self.close, finished=False)
             self._begin(run)
             self.files.recover()
-        except BaseException:
-            self.close(finished=False)
-            raise
+            closing_all.pop_all()
 
     def _begin(self, run: OutputRun) -> None:
-        style = run.style
+        style = _with_names(run.style, self.journal.facts)
         if run.fingerprint is None and self.journal.header is not None:
             style = replace(style, tokens=self.journal.header.get("--tokens") is True)
-        self.files = ResultFiles(self._storage, style, self.journal, self._names, self._committer)
+        self.files.begin(style, self._names)
         named = self.files if self.files.formats else None  # nothing to name, so no memory for names
         self.ledger = JournalLedger(run.shard, self.journal, run.retry_failed, named, run.moved, self._take_over)
 
@@ -132,22 +130,29 @@ class JournaledOutput:
         """
         check_same_settings(self._storage.where, self.journal.header or {}, run.header or {})
         self._committer.flush()
-        self._run, self._say, before = run, say, self.files
+        self._run, self._say = run, say
         self.journal.is_in_this_run[:] = False
         self._names = self._names_of_all(run)
         self._begin(run)
-        self.files.go_on_from(before)
 
     def _open(self, run: OutputRun) -> Journal:
         storage = self._storage
         self._shards = storage.lock(self._say)
         if run.overwrite:
             self._shards = _overwrite(storage, run, self._shards, self._say)
-        _check_sharding(storage, run.shard, self._shards)
+        for other in (one for one in self._shards if one.count != run.shard.count):
+            shard = f"shard {other}" if other.count > 1 else "a run without shards"
+            raise UsageError(
+                f"{storage.where}: holds results of {shard}, of a run divided otherwise than {run.shard}: use another folder, "
+                "or --overwrite to start over"
+            )
         with suppress(FileNotFoundError):
             self._earlier_report = storage.read(Paths(Path(), run.shard.suffix).report.name)  # which open() removes
         names = run.style.speaker_names
-        return storage.open(run.header, {**run.facts, **({} if names is None else _stated(names))}, self._say)
+        facts = dict(run.facts)
+        if names is not None:
+            facts[_NAMES] = {"in_order": list(names.in_order), "of_labels": list(map(list, names.of_labels))}
+        return storage.open(run.header, facts, self._say)
 
     def _names_of_all(self, run: OutputRun) -> Names:
         """Return what gives names, which knows those of all shards."""
@@ -183,7 +188,7 @@ class JournaledOutput:
 
     def moved_line(self, inputs: Iterable[object]) -> MovedLine:
         """Return what the run says, as moved.moved_line(). Raises OSError."""
-        return _moved_line(self._storage, self._run, self.journal, inputs)
+        return moved_line(self._storage, self._run, self.journal, inputs)
 
     def make_files(self) -> Iterator[tuple[bool, bool]]:
         """Make the files that earlier results lack, in the journal's order. Yield whether each got one, and whether it failed.
@@ -227,11 +232,11 @@ class JournaledOutput:
                 self._storage.close(finish)
             except OSError as error:
                 raise OutputError(str(error.filename or self._storage.where), error) from error
-            for line in self._lines():
+            for line in self._lines(finished):
                 self._say(line)
 
-    def _lines(self) -> Iterator[str]:
-        """Yield a line for each kind of file that is not the run's; it names the first and counts the others."""
+    def _lines(self, finished: bool) -> Iterator[str]:
+        """Yield a line for each kind of file that is not as the run would make it."""
         if kept := list(self._committer.kept):
             is_one = len(kept) == 1
             stays, them = ("it stays as it is", "it") if is_one else ("they stay as they are", "them")
@@ -245,9 +250,18 @@ class JournaledOutput:
                 f"{self._path_of(file)}{_others(foreign)}: no run of fastscribe wrote this file, so it stays, and the "
                 f"recording's files are called {name}"
             )
+        if finished and (formats := ",".join(self.files.with_other_names)):
+            place = self._storage.where
+            command = "the command" if is_url(place) else f"fastscribe export {quote(place)}"
+            yield f"{place}: {formats}: files with other names of speakers: {command} -f {formats} makes them anew"
 
     def _path_of(self, file: str) -> str:
         return f"{self._storage.where.rstrip('/')}/{file}"
+
+    @property
+    def style(self) -> OutputStyle:
+        """The run's, with the names of speakers that were last given for this place."""
+        return self.files.style
 
     @property
     def num_kept(self) -> int:
@@ -324,16 +338,6 @@ def _others(names: Sequence[object]) -> str:
     return f" (and {len(names) - 1} more)" if len(names) > 1 else ""
 
 
-def _check_sharding(storage: Storage, shard: Shard, shards: Sequence[Shard]) -> None:
-    """Raise UsageError if a run into this place divided the inputs differently."""
-    for other in shards:
-        if other.count != shard.count:
-            raise UsageError(
-                f"{storage.where}: holds results of {'shard ' + str(other) if other.count > 1 else 'a run without shards'}, "
-                f"of a run divided otherwise than {shard}: use another folder, or --overwrite to start over"
-            )
-
-
 def _overwrite(storage: Storage, run: OutputRun, shards: Sequence[Shard], say: Callable[[str], object]) -> list[Shard]:
     """Remove the results of the run's shard, and of runs that divided the inputs differently; return the shards that stay.
 
@@ -348,64 +352,53 @@ def _overwrite(storage: Storage, run: OutputRun, shards: Sequence[Shard], say: C
     edited: list[str] = []
     former = [one for one in shards if one.count != run.shard.count]
     for shard in former:
-        with closing(_Locked(storage.where, shard, say)) as other:
-            _remove(other.storage, shard, edited)
+        with _locked(storage.where, shard, say) as other:
+            _remove(other, shard, edited)
     _remove(storage, run.shard, edited)
     if edited:
         say(f"{storage.where}/{edited[0]}{_others(edited)}: edited since the run: not removed")
     return [shard for shard in shards if shard not in (*former, run.shard)]
 
 
-class _Locked:
-    """The storage of another shard. Other shards of this run may be removing it too, so a held lock is retried for a while."""
+@contextmanager
+def _locked(where: str, shard: Shard, say: Callable[[str], object]) -> Iterator[Storage]:
+    """Yield the storage of another shard.
 
-    def __init__(self, where: str, shard: Shard, say: Callable[[str], object]) -> None:
-        self.storage = storage_at(where, shard)
-        deadline = monotonic() + _REMOVE_TIMEOUT_S
+    Other shards of this run may be removing it too, so a held lock is retried for a while.
+    """
+    storage, deadline = storage_at(where, shard), monotonic() + _REMOVE_TIMEOUT_S
+    try:
         while True:
             try:
-                self.storage.lock(say)
-                return
+                storage.lock(say)
+                break
             except UsageError:
                 if monotonic() > deadline:
-                    self.close()
                     raise
                 sleep(0.05)
-
-    def close(self) -> None:
-        self.storage.close(None)
+        yield storage
+    finally:
+        storage.close(None)
 
 
 def _remove(storage: Storage, shard: Shard, edited: list[str]) -> None:
+    """Remove what the runs of a shard wrote, and note the files that somebody edited, which stay."""
     journal = storage.load(shard, whatever_is_left=True)
-    for names in _files_of(storage, journal, edited):
-        storage.remove(names)
-    for own in journal.own:
-        storage.remove(own)
-
-
-def _files_of(storage: Storage, journal: Journal, edited: list[str]) -> Iterator[list[str]]:
-    """Yield the files that a journal's runs wrote, some at a time; note those that somebody edited."""
-    crcs: dict[str, tuple[int, ...]] = {}
     is_last = np.zeros(len(journal.entries), bool)
     is_last[journal.entry_indices] = True
-    entries = read_entries(journal.path) if journal.path is not None else iter(())
+    entries = compress(() if journal.path is None else read_entries(journal.path), is_last)
 
-    def check(file: str) -> tuple[str, bool | None]:
-        size = storage.size(file)
-        return file, None if size is None else is_ours(storage, NewFile(file, None, crcs[file]), size)
+    def check(file: NewFile) -> tuple[str, bool | None]:
+        size = storage.size(file.name)
+        return file.name, None if size is None else is_ours(storage, file, size)
 
-    def found() -> list[str]:
-        checked = list(storage.map(check, crcs))
+    files = (NewFile(f"{one.name}.{format}", None, left) for one in entries for format, left in one.left().items())
+    while some := list(islice(files, _REMOVED_AT_ONCE)):
+        checked = list(storage.map(check, some))
         edited.extend(file for file, is_own in checked if is_own is False)
-        crcs.clear()
-        return [file for file, is_own in checked if is_own]
-
-    for entry in compress(entries, is_last):
-        crcs |= {f"{entry.name}.{format}": left for format, left in entry.left().items()}
-        if len(crcs) >= _REMOVED_AT_ONCE:
-            yield found()
-    yield found()
+        storage.remove([file for file, is_own in checked if is_own])
+    for own in journal.own:
+        storage.remove(own)
 
 
 def storage_at(place: Path | str, shard: Shard) -> Storage:
@@ -457,24 +450,23 @@ def last_run(place: Path | str, shard: Shard) -> LastRun | None:
         return last_run_in(file, paths.journal)
 
 
-def with_earlier_names(run: OutputRun) -> OutputRun:
-    """Return a run whose files have the names of speakers that were last given for its place, unless it has names itself."""
-    if run.place is None or run.overwrite or run.style.speaker_names is not None or not file_formats(run.style.formats):
-        return run
+def style_at(run: OutputRun) -> OutputStyle:
+    """Return a run's style with the names of speakers that were last given for its place, unless it has names itself."""
+    if run.place is None or run.overwrite:
+        return run.style
     try:
         stated = last_run(run.place, run.shard)
     except (OSError, UsageError):  # opening it says what is wrong
-        return run
-    names = None if stated is None else stated.facts.get(_NAMES)
-    if names is None:
-        return run
+        return run.style
+    return run.style if stated is None else _with_names(run.style, stated.facts)
+
+
+def _with_names(style: OutputStyle, facts: Mapping[str, Any]) -> OutputStyle:
+    names = facts.get(_NAMES)
+    if names is None or style.speaker_names is not None:
+        return style
     of_labels = tuple((recording, label, name) for recording, label, name in names["of_labels"])
-    return replace(run, style=replace(run.style, speaker_names=SpeakerNames(tuple(names["in_order"]), of_labels)))
-
-
-def _stated(names: SpeakerNames) -> dict[str, Any]:
-    """Return what the journal keeps of names, as JSON has it."""
-    return {_NAMES: {"in_order": list(names.in_order), "of_labels": list(map(list, names.of_labels))}}
+    return replace(style, speaker_names=SpeakerNames(tuple(names["in_order"]), of_labels))
 
 
 def moved_line_of(run: OutputRun, inputs: Iterable[object]) -> MovedLine:
@@ -486,17 +478,9 @@ def moved_line_of(run: OutputRun, inputs: Iterable[object]) -> MovedLine:
     """
     storage = storage_at(run.where, run.shard)
     try:
-        return _moved_line(storage, run, storage.load(run.shard), inputs)
+        return moved_line(storage, run, storage.load(run.shard), inputs)
     finally:
         storage.close(None)
-
-
-def _moved_line(storage: Storage, run: OutputRun, journal: Journal, inputs: Iterable[object]) -> MovedLine:
-    may_find_none = run.moved is None or run.shard.count > 1  # its results may be in other shards
-    if may_find_none and not journal.is_live.any():
-        return MovedLine()
-    own = (one for one in inputs if isinstance(one, Source) and run.shard.holds(one.id))
-    return moved_line(run.where, run.moved, journal, key_of, state_of, partial(storage.read, ROWS), own)
 
 
 @contextmanager

@@ -30,6 +30,7 @@ from typer.testing import CliRunner
 from fastscribe import Transcriber, Transcript
 from fastscribe.checkpoint import hub as hub_module
 from fastscribe.checkpoint.hub_name import HubName
+from fastscribe.checkpoint.known_models import download
 from fastscribe.checkpoint.native import LANGUAGE_MODEL_FILE as LANGUAGE_MODEL
 from fastscribe.cli import app
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
@@ -75,7 +76,7 @@ class User:
         self.lines, self.hub.requests[:] = [], []
         parsed = HubName.parse(name)
         assert parsed is not None
-        return hub_module.download(parsed, self.lines.append, **options)
+        return download(parsed, self.lines.append, **options)
 
     def refused(self, name: str) -> str:
         with pytest.raises(CheckpointError) as caught:
@@ -412,6 +413,15 @@ def test_offline_mode(user: User, hub: Hub) -> None:
         problem = user.refused(name)
         assert f"not in the cache ({user.cache})" in problem and "unset HF_HUB_OFFLINE" in problem
     assert hub.requests == []
+
+
+@pytest.mark.parametrize("is_offline", [0, 1])
+def test_a_name_with_a_wrong_letter(user: User, is_offline: int) -> None:
+    user.set(HF_HUB_OFFLINE=is_offline)
+    for name, meant in (("nvidia/parakeet-tdt-0.6b-v33@v1", "nvidia/parakeet-tdt-0.6b-v3"), ("me/parakeet-tdt", None)):
+        user.refused(name)
+        found = [line for line in user.lines if "did you mean" in line]
+        assert found == ([f"{name}: did you mean {meant}?"] if meant else [])
 
 
 def test_invalid_huggingface_setting(user: User, monkeypatch: pytest.MonkeyPatch) -> None:

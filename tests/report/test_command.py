@@ -20,6 +20,8 @@ from fastscribe.results.shards import Shard
 from tests.cli.test_cli import FIRST, MODEL, transcribe
 from tests.conftest import AUDIO
 from tests.helpers.processes import with_pipes
+from tests.helpers.scenes import NO_MODEL
+from tests.helpers.warm_process import WARM
 from tests.report.test_run_page import Page
 
 
@@ -42,11 +44,14 @@ def test_run_and_resume(tmp_path: Path) -> None:
     again = Page(page.read_text()).text
     assert "Earlier runs had done 3 files already, of which 1 had failed" in again
     assert "Of all runs the folder holds 5 files (1 failed)" in again
-    before = page.read_bytes()
+    before, again_with = page.read_bytes(), (*clips, bad, "-m", MODEL, "-o", out, "--report-html")
     assert transcribe(*clips, bad, "-o", out, "--report-html", page).returncode == 3
     assert page.read_bytes() == before  # of the run that did something
-    page.write_bytes(b"")
-    assert transcribe(*clips, bad, "-o", out, "--report-html", page).returncode == 3 and page.stat().st_size
+    page.unlink()
+    idle = WARM.python(f"{NO_MODEL}from fastscribe.cli import main\nmain()", "transcribe", *again_with, page)
+    assert idle.returncode == 3 and not page.exists()
+    why = "is not written, because there was nothing to do; report.json has the earlier numbers"
+    assert idle.stderr.splitlines()[-1] == f"fastscribe: --report-html {page}: {why}"
     assert not list(tmp_path.glob("*.part"))
 
 
@@ -71,7 +76,7 @@ def test_terminated_run(tmp_path: Path) -> None:
 def test_the_page_hides_secrets_of_the_error_and_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     style = SimpleNamespace(formats=["jsonl"])
     output = SimpleNamespace(where="s3://key:pass5word@bucket/out", shard=Shard(0, 1), style=style)
-    job = SimpleNamespace(options=Options(), output=output, devices=None, model="m")
+    job = SimpleNamespace(options=Options(), output=output, devices=None, model="m", price_per_hour=None)
     executor = SimpleNamespace(facts=SimpleNamespace(decoder_name="tdt"), budget=Budget(1.0))
     transcriber: Any = SimpleNamespace(
         _executor=executor,
@@ -80,9 +85,11 @@ def test_the_page_hides_secrets_of_the_error_and_the_output(tmp_path: Path, monk
     written: list[Any] = []
     monkeypatch.setattr(transcribe_page, "render", written.append)
     monkeypatch.setattr(transcribe_page, "write_page", lambda path, page: None)
-    page = transcribe_page.RunPage(tmp_path / "page.html", job, transcriber)  # type: ignore[arg-type]
+    monkeypatch.setattr("fastscribe.transcriber.run_stats", lambda *given: SimpleNamespace(to_json=dict))
     for error in (UsageError("https://me:pass5word@host/a is gone"), RuntimeError("https://me:pass5word@host/a")):
-        page.write(SimpleNamespace(to_json=dict), transcribe_page._status(error))  # type: ignore[arg-type]
+        page = transcribe_page.PagePart(tmp_path / "page.html")
+        with pytest.raises(type(error)), page.during(job, transcriber):  # type: ignore[arg-type]
+            raise error
     assert [one["status"] for one in written] == [
         "stopped: https://me:***@host/a is gone",
         "stopped: RuntimeError: https://me:***@host/a",
