@@ -132,6 +132,8 @@ def test_memory_of_a_file_is_its_own_bytes(tmp_path: Path) -> None:
         assert path.read_bytes() == content
         assert part.mapped(4, 16) is None  # a number of 8 bytes would not lie at a multiple of 8
         assert part.mapped(0, len(content) - 31) is None  # more than the part has
+        with pytest.raises(EOFError):  # though the file goes on
+            part.read_into(memoryview(bytearray(16)), len(content) - 40)
         file.truncate(mmap.PAGESIZE)
         assert part.mapped(0, 2 * mmap.PAGESIZE) is None  # a touch would end the process
         with pytest.raises(EOFError):
