@@ -103,7 +103,7 @@ def test_rows_of_one_batch_keep_to_their_languages(model: tuple[Path, str | None
     free, wrong = found[4], found[5]
     assert isinstance(free, Transcript) and free.language is None and not any(has_all(tag, free.text) for tag in KNOWN)
     assert isinstance(wrong, Failure) and wrong.message == "language is de, and this model knows el, en, pl, ru only"
-    assert transcriber._languages is not None and transcriber._languages.rules().rows == {"pl": 1, "ru": 1, "el": 1}
+    assert transcriber._languages is not None and transcriber._languages.rows == {"pl": 1, "ru": 1, "el": 1}
     alone = Transcriber.load(path, "cpu", "fp32", Options(decoder=decoder, beam=beam, language="ru"), lambda line: None)
     [result] = alone.transcribe(CLIPS[1])
     assert isinstance(result, Transcript) and result.text == found[1].text
