@@ -190,7 +190,7 @@ def test_phrases_that_a_language_leaves_out_are_named(folder: MakeFolder, tmp_pa
         "--boost: 1 of 3 phrases have no effect, because --language pl leaves out tokens that they need: дом"
     ]
     assert not any(isinstance(one, Failure) for one in transcriber.transcribe(rows))
-    assert transcriber._languages is transcriber._recognizer.languages is not None
+    assert transcriber._languages is transcriber._recognizer.rooms.languages is not None
     line = "boost: phrases had no effect in 3 recordings, because the language there leaves out tokens that they need: "
     lines = transcriber._languages.take_lines()
     assert lines[0].startswith(line) and set(lines[0].removeprefix(line).split(", ")) == {"кот", "koń", "the"}
