@@ -12,8 +12,7 @@ from fastscribe.bench import roofline, speed, throughput_passes
 from fastscribe.bench.machine import release
 from fastscribe.bench.result import result
 from fastscribe.bench.roofline import Roofline
-from fastscribe.bench.speed import Measurement, Plan, Recordings, Subject
-from fastscribe.bench.subject import about, load
+from fastscribe.bench.speed import Measurement, Plan, Recordings, Subject, about
 from fastscribe.cli.terminal import say, show
 from fastscribe.errors import UsageError
 from fastscribe.pipeline.prices import price_of
@@ -83,7 +82,7 @@ def _measure(chosen: Subject, settings: Settings, folder: Path, found: dict[str,
     memory_gb_per_s: float | None = None
     (folder / "out").mkdir()
     for dtype in settings.dtypes:
-        transcriber = load(chosen, dtype)
+        transcriber = chosen.load(dtype)
         if any(one["dtype"] == transcriber._recognizer.dtype for one in reaches):  # what auto is here
             continue
         if recordings is None:

@@ -319,10 +319,10 @@ def test_unavailable_choices_fail_early(capsys) -> None:
 
 
 def test_model_too_large_is_one_line(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(self: speed.Subject, dtype: str):
+    def load(*_: object):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
 
-    monkeypatch.setattr(speed.Subject, "load", load)
+    monkeypatch.setattr(Transcriber, "load", load)
     with pytest.raises(UsageError, match="fp32 does not fit"):
         run(capsys, "--model", DEMO, "--dtype", "fp32", "--device", "cpu")
 
