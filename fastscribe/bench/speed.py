@@ -107,14 +107,6 @@ def about(transcriber: Transcriber) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What to measure."""
-
-    batch_frames: tuple[int | Literal["auto"], ...]
-    passes: int
-
-
-@dataclass(frozen=True)
 class Recordings:
     """`inputs` as the user would name them, of which the first count. `once` are the same without copies: from memory they
     are gone through `copies` times, while from files each copy is a file."""
@@ -229,9 +221,9 @@ class Measurement:
         once = self.recordings.once or self.recordings.inputs
         return throughput_passes.read_batches(self.transcriber, once, self.recordings.clips)
 
-    def rows(self, plan: Plan, ceilings: Sequence[Roofline], out: Path) -> Iterator[Row]:
+    def rows(self, ceilings: Sequence[tuple[int | Literal["auto"], Roofline]], passes: int, out: Path) -> Iterator[Row]:
         """A row a budget, with its ceiling; what does not fit in memory is a row with its error."""
-        for batch_frames, ceiling in zip(plan.batch_frames, ceilings, strict=True):
+        for batch_frames, ceiling in ceilings:
             key = {
                 "model": self.subject.name,
                 "dtype": self.transcriber._recognizer.dtype,
@@ -239,7 +231,7 @@ class Measurement:
             }
             key["budget_frames"] = self.auto_frames if batch_frames == "auto" else batch_frames
             try:
-                yield key | self._row(batch_frames, plan.passes, ceiling, out)
+                yield key | self._row(batch_frames, passes, ceiling, out)
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
