@@ -23,7 +23,6 @@ from fastscribe.evaluation.scores import (
     Edits,
     NormalizerName,
     Pair,
-    Score,
     check_installed,
     evaluate,
     normalizer,
@@ -144,13 +143,6 @@ def test_no_words_no_rate(pairs: list[Pair]) -> None:
     assert found.total.words.insertions == sum(len((pair.hypothesis or "").split()) for pair in pairs)
     assert to_object(found, (), True)["wer"] is None
     assert to_table(found, ()).splitlines()[1].split()[4] == "-"
-
-
-def test_failed_rows() -> None:
-    pairs = [Pair("a b", "a b"), Pair("c d", None)]
-    assert evaluate(pairs).total.words == Edits(4, deletions=2)
-    left_out = evaluate(pairs, count_failed=False).total
-    assert left_out == Score(1, 1, words=Edits(2), characters=Edits(3))
 
 
 NORMALIZED: dict[NormalizerName, dict[str, str]] = {

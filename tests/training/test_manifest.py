@@ -127,13 +127,6 @@ def test_too_many_tokens() -> None:
             ExampleLimits(**wrong)
 
 
-def test_nothing_left(tmp_path) -> None:
-    with pytest.raises(UsageError, match=r"nothing to train on: 0 examples, 0.00 h; left out: 1 without text"):
-        read(manifest(tmp_path, row(text="")))
-    with pytest.raises(UsageError, match="letters that the vocabulary lacks"):
-        tokenise(Corpus(of_texts(["x"])), lambda text, request: None, LIMITS)
-
-
 sentences = st.lists(
     st.sampled_from(["Go on.", "go on", "Go, on!", "stop", "Stop.", *"abcdefgh"]), min_size=2, max_size=40
 )
