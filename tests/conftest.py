@@ -104,6 +104,14 @@ def torch_threads(number: int) -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@contextmanager
+def refusal(kind: type[Exception], text: str) -> Iterator[None]:
+    """Expect an exception whose message is one line that holds a text."""
+    with pytest.raises(kind) as caught:
+        yield
+    assert text in str(caught.value) and "\n" not in str(caught.value)
+
+
 def model_path(folder: Path) -> Path:
     return folder / "model.nemo" if (folder / "model.nemo").exists() else folder
 

@@ -39,7 +39,7 @@ from tests.conftest import (
     recognizer,
     waveform,
 )
-from tests.helpers.collate import collate
+from tests.helpers.collate import batch_of
 from tests.helpers.streaming_folder import write_folder
 
 REAL = SHARED / "golden" / "real"
@@ -97,8 +97,8 @@ def has_longest_alone(folder: Path) -> bool:
 
 
 def encoded(model: Recognizer, folder: Path, names: list[str]) -> Frames:
-    waves = [waveform(audio_folder(folder) / name) for name in names]
-    return model.encode(model.features(*model.upload(collate([utterance(wave) for wave in waves], waves))))
+    batch = batch_of([waveform(audio_folder(folder) / name) for name in names])
+    return model.encode(model.features(*model.upload(batch)))
 
 
 @cache
@@ -123,10 +123,6 @@ def check_every_decoder(
         hypotheses = model.read(model.submit(frames).cpu().numpy(), frames)
         for name, hypothesis in zip(names, hypotheses, strict=True):
             compare(folder, name, hypothesis, decoder)
-
-
-def utterance(wave: np.ndarray) -> Utterance:
-    return Utterance(AudioInfo("a.wav", "a.wav", 16000, 1, len(wave)), 0, len(wave))
 
 
 def transcript_of(folder: Path, hypothesis: Hypothesis, decoder: str) -> Transcript:
@@ -279,8 +275,7 @@ def test_features(stored: Path, model: Path, audio: Path) -> None:
             continue
         name = name.removeprefix("features/")
         path = audio / name if (audio / name).exists() else next(audio.glob(name + "*"))
-        batch = collate([utterance(wave := waveform(path))], [wave])
-        mel_MT = recognizer(model).features(*recognizer(model).upload(batch)).mel_BMT[0]
+        mel_MT = recognizer(model).features(*recognizer(model).upload(batch_of([waveform(path)]))).mel_BMT[0]
         if part.startswith("last"):
             mel_MT, reference = mel_MT[:, -199:], reference[:, -200:-1]  # the reference has one masked frame more
         length = min(mel_MT.shape[1], reference.shape[1])
@@ -292,9 +287,9 @@ def test_silence_is_independent_of_batch_and_padding() -> None:
     folder = MODELS / "tdt_demo"
     silence, speech = np.zeros(32000, np.int16), waveform(AUDIO / "e10_concat_45s.flac")
     model = recognizer(folder)
-    alone = model.features(*model.upload(collate([utterance(silence)], [silence]))).mel_BMT[0]
-    both = collate([utterance(silence), utterance(speech)], [silence, speech])
-    beside = model.features(*model.upload(both)).mel_BMT[0]
+    alone, beside = (
+        model.features(*model.upload(batch_of(waves))).mel_BMT[0] for waves in ([silence], [silence, speech])
+    )
     assert torch.equal(alone, beside[:, : alone.shape[1]])
 
 
@@ -346,8 +341,8 @@ def test_transformers_streaming_folder(tmp_path: Path) -> None:
     loaded = read_checkpoint(tmp_path)
     assert (loaded.source, loaded.config) == ("huggingface", checkpoint(folder).config)
     expected = golden(folder)["files"]
-    waves = [waveform(AUDIO / name) for name in expected]
-    hypotheses = Recognizer.build(loaded, "cpu", "fp32").transcribe(collate([utterance(wave) for wave in waves], waves))
+    batch = batch_of([waveform(AUDIO / name) for name in expected])
+    hypotheses = Recognizer.build(loaded, "cpu", "fp32").transcribe(batch)
     for hypothesis, entry in zip(hypotheses, expected.values(), strict=True):
         assert list(hypothesis.token_ids) == entry["tokens"]
         assert list(hypothesis.token_frames) == entry["token_frames"]
@@ -366,8 +361,7 @@ def check_options(folder: Path, options: Options, expected: dict[str, dict], bat
     """Compare tokens, times and text with these options."""
     model = Recognizer.build(checkpoint(folder), "cpu", "fp32", options)
     for names in batches:
-        waves = [waveform(AUDIO / name) for name in names]
-        batch = collate([utterance(wave) for wave in waves], waves)
+        batch = batch_of([waveform(AUDIO / name) for name in names])
         for name, hypothesis in zip(names, model.transcribe(batch), strict=True):
             assert list(hypothesis.token_ids) == expected[name]["tokens"]
             assert list(hypothesis.token_frames) == expected[name]["token_frames"]
@@ -379,8 +373,7 @@ def frames_with(dtype: str, attention: str) -> torch.Tensor:
     """The encoder's frames of a recording longer than any window, beside a shorter one."""
     waves = [waveform(AUDIO / "e10_concat_45s.flac")[: 12 * 16000], waveform(AUDIO / "07_0_00193.flac")]
     model = Recognizer.build(checkpoint(MODELS / "tdt_demo"), "cpu", dtype, Options(attention=attention))
-    batch = collate([utterance(wave) for wave in waves], waves)
-    return model.encode(model.features(*model.upload(batch))).frames_BTD[:1].float()
+    return model.encode(model.features(*model.upload(batch_of(waves)))).frames_BTD[:1].float()
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "int8"])

@@ -14,7 +14,7 @@ from fastscribe.checkpoint.value import with_aligner
 from fastscribe.errors import CheckpointError
 from fastscribe.pipeline.recognizer import Recognizer
 from tests.conftest import AUDIO, MODELS, waveform
-from tests.families.granite.test_granite import batch_of
+from tests.helpers.collate import batch_of
 from tests.helpers.processes import fastscribe
 
 ALIGNER = str(MODELS / "ctc" / "model.nemo")

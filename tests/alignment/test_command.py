@@ -54,7 +54,7 @@ def test_a_recording_and_its_text(text: Path) -> None:
 
 @pytest.mark.posix
 def test_a_text_in_a_pipe(text: Path, tmp_path: Path) -> None:
-    """As `<(command)` gives one."""
+    """`<(command)` gives such a pipe."""
     os.mkfifo(tmp_path / "pipe")
     threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(text.read_bytes(),), daemon=True).start()
     result = align(FILES[0], "--text", tmp_path / "pipe")

@@ -27,10 +27,9 @@ from fastscribe.families.model import build_model
 from fastscribe.families.parameter_shapes import parameter_shapes
 from fastscribe.families.registry import reader_of
 from fastscribe.pipeline.recognizer import Recognizer
-from fastscribe.types import AudioInfo, Utterance
 from tests.conftest import AUDIO, MODELS, ROOT, SHARED, waveform
 from tests.helpers import cohere_folder, granite_folder, quick_yaml
-from tests.helpers.collate import collate
+from tests.helpers.collate import batch_of
 from tests.helpers.conformer_shapes import conformer_shapes, norm
 from tests.helpers.published import CONFIGS, UNSUPPORTED, Yaml, config, key_paths, stand_in
 from tests.helpers.se_checkpoint import Shapes, encoder_shapes, linear, transducer_shapes
@@ -163,8 +162,7 @@ def texts(loaded: Checkpoint) -> list[str]:
     model = Recognizer.build(loaded, "cpu", "fp32", Options())
     whole = waveform(AUDIO / "e03_one_second_exact.flac")
     waves = [whole, whole[: len(whole) // 5]]
-    batch = collate([Utterance(AudioInfo("a", "a", 16000, 1, len(w)), 0, len(w)) for w in waves], waves)
-    return [loaded.tokenizer.sentence(found.token_ids) for found in model.transcribe(batch)]
+    return [loaded.tokenizer.sentence(found.token_ids) for found in model.transcribe(batch_of(waves))]
 
 
 def kind_of(name: str) -> tuple[object, ...]:

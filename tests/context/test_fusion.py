@@ -16,11 +16,8 @@ from fastscribe.context.backoff_model import BackoffModel, read_language_model
 from fastscribe.decode.decoder import FusedModel
 from fastscribe.errors import UsageError
 from fastscribe.pipeline.run_rooms import fused_model
-from fastscribe.text.tokenizer import Tokenizer, from_characters
+from fastscribe.text.tokenizer import Tokenizer
 from tests.context.arpa_files import SlowArpa, random_arpa
-from tests.decode.test_beam import MODELS, decoded
-from tests.decode.test_label_looping import random_frames, steps, tiny_transducer
-from tests.helpers.beam_search import beam_search
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -76,23 +73,6 @@ def test_tokens_equal_slow_reading(tmp_path_factory, seed, longest, is_pruned, t
         expected.append(total)
         context.append(names[token])
     assert sums(tables, tokens) == pytest.approx(expected, abs=1e-4)
-
-
-@settings(max_examples=8, deadline=None)
-@given(**MODELS, lengths=st.lists(st.integers(0, 9), min_size=1, max_size=3), width=st.integers(1, 5))
-def test_beam_equals_reference(tmp_path_factory, seed, durations, max_symbols, blank_bias, lengths, width) -> None:
-    transducer = tiny_transducer(seed, durations, max_symbols, blank_bias)
-    letters = [" ", "a", "b", "c", "'", "d", "e", "f"][: transducer.blank_id]
-    tokenizer = from_characters(letters)
-    if len(letters) < 2:
-        return
-    text = random_arpa(seed, letters[1:], 3)
-    tables = tables_of(read(tmp_path_factory.mktemp("lm"), text, tokenizer))
-    frames = random_frames(lengths)
-    for row, fast in enumerate(decoded(transducer, frames, width, tables, has_nbest=True)):
-        slow = beam_search(transducer, frames.frames_BTD[row, : lengths[row]], width, tables)
-        assert steps(fast) == steps(slow)
-        assert fast.score == pytest.approx(slow.score, abs=1e-3)
 
 
 def test_weight_zero_is_no_model(tmp_path: Path) -> None:

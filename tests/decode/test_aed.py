@@ -24,7 +24,6 @@ from fastscribe.config import AedConfig, Options, TransformerConfig
 from fastscribe.decode import aed, aed_graphs
 from fastscribe.decode.aed import AedDecoder, decoder_memory
 from fastscribe.decode.aed_graphs import GraphedAed
-from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.families import build_aed
 from fastscribe.decode.prompt import Prompt
 from fastscribe.errors import UsageError
@@ -33,17 +32,19 @@ from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.types import Frames, Hypothesis, Transcript
 from tests.conftest import AUDIO, MODELS, checkpoint
 from tests.cuda.test_while_loop import DEVICE
+from tests.decode.test_label_looping import run
 from tests.decode.test_transducer_graphs import PseudoWhile, chunked, fake
 from tests.fakes.cuda import SimulatedCuda
 from tests.fakes.cuda_driver import FakeCuda
 from tests.helpers import random_models
+from tests.helpers.drawn_rows import with_phrases
 from tests.helpers.greedy_aed import greedy
 
 __all__ = ["fake"]  # a fixture
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 WIDTH, LABELS = 12, 21
-PROMPT = Prompt((3, 4, 5), 7, 9, None, {})
+PROMPT = Prompt((3, 4, 5), 7, 9, None, {}, text_ids=frozenset(range(10, LABELS)))
 STACK = TransformerConfig(2, 16, 24, 4, "relu", pre_norm=True, final_norm=True)
 BRIDGE = replace(STACK, num_layers=1, activation="gelu", pre_norm=False)
 CONFIG = AedConfig(STACK, None, 24, 40, 6, "canary")
@@ -85,14 +86,13 @@ def random_frames(lengths: Sequence[int], extra: int = 0) -> Frames:
     return Frames(3 * torch.randn(len(lengths), max(1, *lengths) + extra, WIDTH), lengths_B)
 
 
-def run(decoder: Decoder, frames: Frames) -> list[Hypothesis]:
-    return decoder.read(decoder.submit(frames).cpu().numpy(), frames)
-
-
-def assert_greedy(model: AttentionDecoder, frames: Frames, found: Sequence[Hypothesis]) -> None:
+def assert_greedy(
+    model: AttentionDecoder, frames: Frames, found: Sequence[Hypothesis], phrases: Sequence[Any] | None = None
+) -> None:
     assert len(found) == len(frames.lengths_B)
     for row, hypothesis in enumerate(found):
-        expected = greedy(model, PROMPT, frames.frames_BTD[row, : frames.lengths_B[row]], guess=hypothesis.token_ids)
+        encoded_TD, own = frames.frames_BTD[row, : frames.lengths_B[row]], phrases and phrases[row]
+        expected = greedy(model, PROMPT, encoded_TD, own, guess=hypothesis.token_ids)
         assert replace(hypothesis, logprobs=()) == replace(expected, logprobs=())
         assert hypothesis.logprobs == pytest.approx(expected.logprobs, abs=1e-4)
 
@@ -107,9 +107,17 @@ LONG = replace(CONFIG, max_extra_tokens=None, max_tokens=70)
 batches = st.lists(st.lists(st.integers(0, 14), min_size=1, max_size=6), min_size=1, max_size=3)
 
 
+def perhaps_with_phrases(
+    data: st.DataObject, lengths: list[int], extra: int = 0
+) -> tuple[Frames, Sequence[Any] | None]:
+    """Frames, and the phrases of each row. Tokens without text are never boosted."""
+    frames = random_frames(lengths, extra)
+    return with_phrases(data, frames, LABELS) if data.draw(st.booleans()) else (frames, None)
+
+
 @settings(max_examples=16, deadline=None)
-@given(st.integers(0, 2**31), st.sampled_from(CONFIGS), batches)
-def test_batch_equals_greedy(seed: int, config: AedConfig, batches: list[list[int]]) -> None:
+@given(st.integers(0, 2**31), st.sampled_from(CONFIGS), batches, st.data())
+def test_batch_equals_greedy(seed: int, config: AedConfig, batches: list[list[int]], data: st.DataObject) -> None:
     """Rows without frames have no tokens, and caches grow when they are full."""
     model = tiny_decoder(config, seed)
     decoder = AedDecoder(optimised(model), PROMPT)
@@ -117,10 +125,10 @@ def test_batch_equals_greedy(seed: int, config: AedConfig, batches: list[list[in
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(aed, "_POSITIONS_PER_GROWTH", 2 if seed % 2 else aed._POSITIONS_PER_GROWTH)
         for lengths in batches:
-            frames = random_frames(lengths, extra=seed % 3)
+            frames, phrases = perhaps_with_phrases(data, lengths, extra=seed % 3)
             found = run(decoder, frames)
             assert all(found[row] == Hypothesis() for row, length in enumerate(lengths) if length == 0)
-            assert_greedy(model, frames, found)
+            assert_greedy(model, frames, found, phrases)
 
 
 def test_finished_rows_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,6 +166,7 @@ def test_nan_stays_in_its_batch(simulated_cuda: SimulatedCuda) -> None:
     st.sampled_from((None, 1, 2)),
     st.one_of(st.none(), st.integers(1, 40)),
     st.sampled_from((1, 2, 96)),
+    st.data(),
 )
 def test_graph_modes_equal_greedy(
     seed: int,
@@ -166,6 +175,7 @@ def test_graph_modes_equal_greedy(
     steps_per_iteration: int | None,
     steps_per_check: int | None,
     captures: int,
+    data: st.DataObject,
 ) -> None:
     """Buckets have empty rows and positions, and states that share memory are reused. With small blocks, graphs are captured
     and states change in the middle of a batch.
@@ -179,9 +189,10 @@ def test_graph_modes_equal_greedy(
             shrink(monkeypatch, steps_per_check, _MIN_ROWS=1, _MAX_CAPTURES=captures)
         decoder = GraphedAed(optimised(model), PROMPT, make_loop)
         torch.manual_seed(seed)
-        submitted = [(frames, decoder.submit(frames)) for frames in map(random_frames, [*batches, batches[0]])]
-        for frames, packed in submitted:  # all are read after the last submit
-            assert_greedy(model, frames, decoder.read(packed.numpy(), frames))
+        given_batches = [perhaps_with_phrases(data, lengths) for lengths in [*batches, batches[0]]]
+        packed = [decoder.submit(frames) for frames, _ in given_batches]
+        for (frames, phrases), one in zip(given_batches, packed, strict=True):  # all are read after the last submit
+            assert_greedy(model, frames, decoder.read(one.numpy(), frames), phrases)
         decoder.close()
 
 

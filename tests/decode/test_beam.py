@@ -14,8 +14,9 @@ from fastscribe.decode.label_looping import Network
 from fastscribe.families.blocks.transducer import FastPredictor, Transducer
 from fastscribe.types import Frames, Hypothesis
 from scripts.default_model.ngrams import counted
-from tests.decode.test_label_looping import DURATIONS, random_frames, steps, tiny_transducer
+from tests.decode.test_label_looping import DURATIONS, random_frames, run, steps, tiny_transducer
 from tests.helpers.beam_search import beam_search
+from tests.helpers.drawn_rows import drawn
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -27,21 +28,29 @@ MODELS = {
 }
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     **MODELS,
     lengths=st.lists(st.integers(0, 9), min_size=1, max_size=4),
     width=st.integers(1, 6),
     fused=st.booleans(),
     has_nbest=st.booleans(),
+    data=st.data(),
 )
-def test_batch_equals_reference(seed, durations, max_symbols, blank_bias, lengths, width, fused, has_nbest) -> None:
-    """With a language model and without. Of n-best lists, all hypotheses of the last beam are compared, by score."""
+def test_batch_equals_reference(
+    seed, durations, max_symbols, blank_bias, lengths, width, fused, has_nbest, data
+) -> None:
+    """With a language model, phrases and tokens that are left out, and without.
+
+    Of n-best lists, all hypotheses of the last beam are compared, by score.
+    """
     transducer = tiny_transducer(seed, durations, max_symbols, blank_bias)
     model = random_language_model(transducer) if fused else None
-    frames, has_nbest = random_frames(lengths), has_nbest and width > 1
+    frames, phrases, excluded = drawn(data, random_frames(lengths), transducer.blank_id)
+    has_nbest = has_nbest and width > 1
     for row, fast in enumerate(decoded(transducer, frames, width, model, has_nbest)):
-        slow = beam_search(transducer, frames.frames_BTD[row, : lengths[row]], width, model)
+        encoded_TD = frames.frames_BTD[row, : lengths[row]]
+        slow = beam_search(transducer, encoded_TD, width, model, phrases[row], excluded[row])
         if not has_nbest:
             assert steps(fast) == steps(slow)
             torch.testing.assert_close(torch.tensor(fast.logprobs), torch.tensor(slow.logprobs), atol=1e-4, rtol=1e-4)
@@ -109,5 +118,4 @@ def random_language_model(transducer: Transducer) -> Tables:
 def decoded(
     transducer: Transducer, frames: Frames, width: int, language_model: Tables | None = None, has_nbest: bool = False
 ) -> list[Hypothesis]:
-    decoder = BeamDecoder(Network.prepare(transducer), width, language_model, has_nbest)
-    return decoder.read(decoder.submit(frames).numpy(), frames)
+    return run(BeamDecoder(Network.prepare(transducer), width, language_model, has_nbest), frames)

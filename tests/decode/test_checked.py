@@ -21,11 +21,12 @@ from fastscribe.errors import CheckpointError, ModelOutputError
 from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.text.hypothesis_columns import HypothesisColumns
-from fastscribe.types import AudioInfo, Batch, Features, Frames, Hypothesis, Utterance
+from fastscribe.types import Features, Frames, Hypothesis
 from tests.conftest import AUDIO, MODELS, checkpoint, waveform
 from tests.decode.test_beam import decoded as beam_decoded
 from tests.decode.test_label_looping import NoHostSync, random_frames, tiny_transducer
 from tests.helpers.beam_search import beam_search
+from tests.helpers.collate import batch_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -41,16 +42,6 @@ KINDS = [
 ]
 
 
-def batch(waves: list[np.ndarray]) -> Batch:
-    samples_BS = np.zeros((len(waves), max(map(len, waves))), np.float32)
-    for row_S, wave in zip(samples_BS, waves, strict=True):
-        row_S[: len(wave)] = wave
-    utterances = tuple(
-        Utterance(AudioInfo("", "", 16_000, 1, len(wave)), start, len(wave)) for start, wave in enumerate(waves)
-    )
-    return Batch(utterances, samples_BS, np.array([len(wave) for wave in waves]))
-
-
 def speech(path: Path, num_samples: int) -> np.ndarray:
     return waveform(path)[:num_samples].astype(np.float32) / 32768
 
@@ -59,20 +50,20 @@ def speech(path: Path, num_samples: int) -> np.ndarray:
 def test_nan_row_fails_alone(name: str, dtype: str, options: Options) -> None:
     recognizer = Recognizer.build(checkpoint(MODELS / name), "cpu", dtype, options, say=lambda line: None)
     waves = [speech(path, size) for path, size in zip(FILES, (40_000, 48_000, 45_000), strict=True)]
-    expected = recognizer.transcribe(batch(waves))
+    expected = recognizer.transcribe(batch_of(waves))
     assert all(hypothesis.token_ids and not hypothesis.problem for hypothesis in expected)
     for row in (0, 1):  # the shorter one has padding that the model also sees
         damaged = [wave.copy() for wave in waves]
         damaged[row][[9000, 9100]] = 3e38, -3e38
-        found = recognizer.transcribe(batch(damaged))
+        found = recognizer.transcribe(batch_of(damaged))
         assert found == [*expected[:row], NOT_FINITE, *expected[row + 1 :]]
 
 
 def test_engine_separates_nan_rows() -> None:
     recognizer = Recognizer.build(checkpoint(MODELS / "ctc"), "cpu", "fp32")
-    waves = [np.full(4000, value, np.float32) for value in (0.1, 3e38, 3e38, 0.1, 3e38)]
-    outcomes = list(Engine(recognizer).stream([batch(waves)]))
-    rows = [tuple(utterance.start for utterance in found.utterances) for found, _ in outcomes]
+    waves = [np.full(4000 + row, value, np.float32) for row, value in enumerate((0.1, 3e38, 3e38, 0.1, 3e38))]
+    outcomes = list(Engine(recognizer).stream([batch_of(waves)]))
+    rows = [tuple(one.num_samples - 4000 for one in found.utterances) for found, _ in outcomes]
     assert rows == [(0,), (1, 2), (3,), (4,)]
     for numbers, (_, outcome) in zip(rows, outcomes, strict=True):
         if numbers in ((1, 2), (4,)):
@@ -157,7 +148,7 @@ def damaged_model(folder: Path, name: str, tensor_name: str) -> Path:
 )
 def test_huge_weights_fail(name: str, tmp_path: Path) -> None:
     recognizer = Recognizer.build(read_checkpoint(damaged_model(tmp_path / "model", "tdt_demo", name)), "cpu", "bf16")
-    assert recognizer.transcribe(batch([speech(path, 16_000) for path in FILES])) == [NOT_FINITE] * 3
+    assert recognizer.transcribe(batch_of([speech(path, 16_000) for path in FILES])) == [NOT_FINITE] * 3
 
 
 @pytest.mark.parametrize("name", ["joint.output.weight", "joint.predictor.weight"])

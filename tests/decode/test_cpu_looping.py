@@ -20,7 +20,7 @@ from fastscribe.decode.label_looping import LabelLooping, Network
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.types import Hypothesis
 from tests.conftest import MODELS, checkpoint
-from tests.decode.test_label_looping import assert_greedy, on_a_cpu, random_frames, tiny_transducer
+from tests.decode.test_label_looping import assert_greedy, random_frames, run, tiny_transducer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -32,7 +32,7 @@ def test_no_max_symbols(durations) -> None:
     with torch.no_grad():
         transducer.joint.output.bias[transducer.blank_id + 1 :] += torch.tensor([50.0, 0, 0][: len(durations)])
     frames = random_frames([2, 1])
-    hypotheses = on_a_cpu(Network.prepare(transducer), frames)
+    hypotheses = run(CpuLooping(Network.prepare(transducer)), frames)
     assert_greedy(transducer, frames, hypotheses)
     assert [len(hypothesis.token_ids) for hypothesis in hypotheses] == [2000, 1000]
 
@@ -41,7 +41,7 @@ def test_a_row_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastscribe.decode.decoder._MORE_LABELS", 400)
     transducer = tiny_transducer(3, (), 10_000, -100.0)
     frames = random_frames([1, 0])
-    assert on_a_cpu(Network.prepare(transducer), frames) == [ENDLESS, Hypothesis()]
+    assert run(CpuLooping(Network.prepare(transducer)), frames) == [ENDLESS, Hypothesis()]
     assert greedy(transducer, frames.frames_BTD[0, :1]) == ENDLESS
 
 
@@ -49,7 +49,7 @@ def test_a_label_that_is_not_a_number_is_seen() -> None:
     transducer = tiny_transducer(3, (0, 1), 10, -100.0)
     frames = random_frames([3, 3])
     frames.frames_BTD[1, 1] = float("nan")
-    whole, damaged = on_a_cpu(Network.prepare(transducer), frames)
+    whole, damaged = run(CpuLooping(Network.prepare(transducer)), frames)
     assert np.isfinite(whole.logprobs).all() and not np.isfinite(damaged.logprobs).all()
 
 
@@ -58,8 +58,7 @@ def test_bfloat16_agrees_with_the_steps_of_torch() -> None:
     transducer = tiny_transducer(2, (0, 1, 2), 10, 0.0).bfloat16()
     network, frames = Network.prepare(transducer), random_frames([40, 17])
     frames = replace(frames, frames_BTD=frames.frames_BTD.bfloat16())
-    torchs = LabelLooping(network)
-    for ours, theirs in zip(on_a_cpu(network, frames), torchs.read(torchs.submit(frames).numpy(), frames), strict=True):
+    for ours, theirs in zip(run(CpuLooping(network), frames), run(LabelLooping(network), frames), strict=True):
         assert ours.token_ids[:3] == theirs.token_ids[:3]
         assert ours.logprobs[:3] == pytest.approx(theirs.logprobs[:3], abs=0.1)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fastscribe.config import JointConfig, PredictorConfig
 from fastscribe.decode import ctc, label_looping
 from fastscribe.decode.cpu_looping import CpuLooping
+from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.greedy import greedy
 from fastscribe.decode.label_looping import (
     LabelLooping,
@@ -30,6 +32,7 @@ from fastscribe.families.blocks.ctc import CtcHead
 from fastscribe.families.blocks.transducer import Transducer
 from fastscribe.types import Frames, Hypothesis
 from tests.helpers import greedy_ctc
+from tests.helpers.drawn_rows import Lists, drawn
 
 DURATIONS = ((), (0, 1, 2, 3, 4), (1, 2, 3), (0, 1), (2, 0, 8), (0,))
 
@@ -61,9 +64,17 @@ def steps(hypothesis: Hypothesis) -> tuple:
     return hypothesis.token_ids, hypothesis.token_frames, hypothesis.token_durations
 
 
-def assert_greedy(transducer: Transducer, frames: Frames, hypotheses: Sequence[Hypothesis]) -> None:
+def assert_greedy(
+    transducer: Transducer,
+    frames: Frames,
+    hypotheses: Sequence[Hypothesis],
+    phrases: Sequence[Any] | None = None,
+    excluded: Sequence[Collection[int]] | None = None,
+) -> None:
+    """Compare rows, which may have phrases and leave out tokens."""
     for row, (fast, length) in enumerate(zip(hypotheses, frames.lengths_B.tolist(), strict=True)):
-        slow = greedy(transducer, frames.frames_BTD[row, :length])
+        own = phrases and phrases[row], excluded[row] if excluded else ()
+        slow = greedy(transducer, frames.frames_BTD[row, :length], *own)
         assert steps(fast) == steps(slow)
         torch.testing.assert_close(torch.tensor(fast.logprobs), torch.tensor(slow.logprobs), atol=1e-4, rtol=1e-4)
 
@@ -72,12 +83,11 @@ def allocate(network: Network, rows: int, num_slots: int) -> LoopState:
     return LoopState.allocate(network, rows, Slots.allocate(network, num_slots))
 
 
-def on_a_cpu(network: Network, frames: Frames, window: int = 4) -> list[Hypothesis]:
-    decoder = CpuLooping(network, window)
-    return decoder.read(decoder.submit(frames).numpy(), frames)
+def run(decoder: Decoder, frames: Frames) -> list[Hypothesis]:
+    return decoder.read(decoder.submit(frames).cpu().numpy(), frames)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     seed=st.integers(0, 2**31),
     durations=st.sampled_from(DURATIONS),
@@ -85,12 +95,14 @@ def on_a_cpu(network: Network, frames: Frames, window: int = 4) -> list[Hypothes
     blank_bias=st.floats(-4, 4),
     lengths=st.lists(st.integers(0, 21), min_size=1, max_size=6),
     window=st.sampled_from((1, 2, 3, 4, 8, 16)),
+    data=st.data(),
 )
-def test_loops_equal_greedy(seed, durations, max_symbols, blank_bias, lengths, window) -> None:
+def test_loops_equal_greedy(seed, durations, max_symbols, blank_bias, lengths, window, data) -> None:
+    """Rows may have phrases, and leave out tokens."""
     transducer = tiny_transducer(seed, durations, max_symbols, blank_bias)
-    frames = random_frames(lengths)
-    assert_greedy(transducer, frames, label_looping.decode(transducer, frames, window))
-    assert_greedy(transducer, frames, on_a_cpu(Network.prepare(transducer), frames, window))
+    frames, *own = drawn(data, random_frames(lengths), transducer.blank_id)
+    assert_greedy(transducer, frames, label_looping.decode(transducer, frames, window), *own)
+    assert_greedy(transducer, frames, run(CpuLooping(Network.prepare(transducer), window), frames), *own)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -141,9 +153,7 @@ def test_full_label_slots() -> None:
         hypotheses = unpack(pack(state, 2, 7).numpy(), frames, durations)
         assert not state.active
         assert (hypotheses is not None) == full
-        assert_greedy(
-            transducer, frames, LabelLooping(network).read(LabelLooping(network).submit(frames).numpy(), frames)
-        )
+        assert_greedy(transducer, frames, run(LabelLooping(network), frames))
 
 
 VIEWS = {"unbind", "select", "slice", "view", "view_as", "unsqueeze", "expand", "split", "chunk", "t", "_unsafe_view"}
@@ -190,9 +200,8 @@ def test_steps_do_not_sync(durations) -> None:
 def test_bf16_logprobs_are_float32() -> None:
     transducer = tiny_transducer(2, (0, 1, 2), 10, 0.0).bfloat16()
     frames = random_frames([12, 7])
-    decoder = LabelLooping(Network.prepare(transducer))
     frames = Frames(frames.frames_BTD.bfloat16(), frames.lengths_B)
-    logprobs = [lp for h in decoder.read(decoder.submit(frames).numpy(), frames) for lp in h.logprobs]
+    logprobs = [lp for h in run(LabelLooping(Network.prepare(transducer)), frames) for lp in h.logprobs]
     assert logprobs and any(lp != float(torch.tensor(lp).bfloat16()) for lp in logprobs)
 
 
@@ -211,12 +220,19 @@ def test_ctc_batch_equals_collapse(rows: list[list[int]], seed: int) -> None:
         assert found.logprobs == pytest.approx(expected.logprobs, rel=1e-6, abs=1e-9)
 
 
-def test_ctc_decoder() -> None:
-    torch.manual_seed(0)
-    head = CtcHead(7, 4).requires_grad_(False)
-    frames = random_frames([9, 0, 4])
-    for row, found in enumerate(ctc.decode(head, frames, 3)):
-        probs, labels = head(frames.frames_BTD[row, : frames.lengths_B[row]]).softmax(-1).max(-1)
-        expected = greedy_ctc.collapse(labels.tolist(), probs.tolist(), 3)
-        assert steps(found) == steps(expected)
-        assert found.logprobs == pytest.approx(expected.logprobs, rel=1e-5)
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**31), lengths=st.lists(st.integers(0, 15), min_size=1, max_size=4), data=st.data())
+def test_ctc_equals_reference(seed, lengths, data) -> None:
+    """Rows may have phrases, and leave out tokens."""
+    torch.manual_seed(seed)
+    blank_id = data.draw(st.integers(1, 5))
+    head = CtcHead(7, blank_id + 1).requires_grad_(False)
+    frames, phrases, excluded = drawn(data, random_frames(lengths), blank_id)
+    for row, fast in enumerate(ctc.decode(head, frames, blank_id)):
+        logprobs_TV = head(frames.frames_BTD[row, : lengths[row]]).log_softmax(-1)
+        lists = phrases[row] or Lists([[]], blank_id, blank_id).reference([1])
+        labels = greedy_ctc.boosted_labels(logprobs_TV, lists, blank_id, excluded[row])
+        probs = logprobs_TV.exp().gather(1, torch.tensor(labels).long()[:, None])[:, 0] if labels else torch.zeros(0)
+        slow = greedy_ctc.collapse(labels, probs.tolist(), blank_id)
+        assert steps(fast) == steps(slow)
+        assert fast.logprobs == pytest.approx(slow.logprobs, abs=1e-4)

@@ -30,11 +30,12 @@ from fastscribe.decode.transducer_graphs import GraphedDecoder
 from fastscribe.errors import UsageError
 from fastscribe.families.blocks.transducer import Transducer
 from fastscribe.fast_paths import RefusedPath
-from fastscribe.types import Frames, Hypothesis
+from fastscribe.types import Frames
 from tests.cuda.test_while_loop import DEVICE, install
-from tests.decode.test_label_looping import DURATIONS, assert_greedy, random_frames, tiny_transducer
+from tests.decode.test_label_looping import DURATIONS, assert_greedy, random_frames, run, tiny_transducer
 from tests.fakes.cuda import SimulatedCuda
 from tests.fakes.cuda_driver import Code, FakeCuda
+from tests.helpers.drawn_rows import drawn
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -70,10 +71,6 @@ class PseudoWhile:
             goes_on = bool(self.flag)
 
 
-def run(decoder: Decoder, frames: Frames) -> list[Hypothesis]:
-    return decoder.read(decoder.submit(frames).cpu().numpy(), frames)
-
-
 def chunked() -> LoopMaker:
     return partial(ChunkedLoop, ListFlag)
 
@@ -83,19 +80,24 @@ def chunked() -> LoopMaker:
     seed=st.integers(0, 2**31),
     durations=st.sampled_from(DURATIONS),
     max_symbols=st.sampled_from((1, 2, 5, 10)),
-    batches=st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=5), min_size=1, max_size=3),
+    batches=st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=5), min_size=1, max_size=4),
     steps_per_iteration=st.sampled_from((None, 1, 2, 3)),
+    data=st.data(),
 )
-def test_loops_equal_greedy(seed, durations, max_symbols, batches, steps_per_iteration) -> None:
-    """Buckets have empty rows, states are reused, and rows that run out of slots are decoded again."""
+def test_loops_equal_greedy(seed, durations, max_symbols, batches, steps_per_iteration, data) -> None:
+    """Buckets have empty rows, states are reused, and rows that run out of slots are decoded again.
+
+    Batches leave out other tokens, and have other phrases, one after the other in the same graphs.
+    """
     transducer = tiny_transducer(seed, durations, max_symbols, 1.5)
     make_loop = chunked() if steps_per_iteration is None else partial(PseudoWhile, steps_per_iteration)
     with pytest.MonkeyPatch.context() as monkeypatch:
         SimulatedCuda().install(monkeypatch)
         decoder = GraphedDecoder(Network.prepare(transducer), make_loop)
-        submitted = [(frames, decoder.submit(frames)) for frames in map(random_frames, batches)]
-        for frames, packed in submitted:  # all are read after the last submit
-            assert_greedy(transducer, frames, decoder.read(packed.numpy(), frames))
+        drawn_batches = [drawn(data, random_frames(lengths), transducer.blank_id) for lengths in batches]
+        packed = [decoder.submit(frames) for frames, *_ in drawn_batches]
+        for (frames, *own), one in zip(drawn_batches, packed, strict=True):  # all are read after the last submit
+            assert_greedy(transducer, frames, decoder.read(one.numpy(), frames), *own)
         decoder.close()
 
 

@@ -25,7 +25,6 @@ from fastscribe.text.transcript import assemble
 from fastscribe.transcriber import Transcriber
 from scripts.shapes import SHAPES
 from tests.conftest import AUDIO, MODELS, golden, waveform
-from tests.families.granite.test_granite import batch_of
 from tests.helpers.cohere_folder import (
     FORMS,
     FRONT_END,
@@ -38,6 +37,7 @@ from tests.helpers.cohere_folder import (
     small_config,
     write_folder,
 )
+from tests.helpers.collate import batch_of
 
 PROMPTS = {"en": Options(), "de": Options(language="de"), "en without punctuation": Options(pnc=False)}
 GOLDEN = golden(MODELS / "cohere")

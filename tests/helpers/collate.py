@@ -6,7 +6,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fastscribe.types import Batch, SampleArray, Utterance
+from fastscribe.types import AudioInfo, Batch, SampleArray, Utterance
+
+
+def utterance(wave: SampleArray) -> Utterance:
+    """Return a recording of one utterance at 16 kHz."""
+    return Utterance(AudioInfo("a.wav", "a.wav", 16000, 1, len(wave)), 0, len(wave))
+
+
+def batch_of(waves: Sequence[SampleArray]) -> Batch:
+    """Return a batch of whole recordings at 16 kHz, as `collate` does."""
+    return collate(list(map(utterance, waves)), waves)
 
 
 def collate(utterances: Sequence[Utterance], waves: Sequence[SampleArray]) -> Batch:

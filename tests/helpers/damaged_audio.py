@@ -2,11 +2,9 @@
 
 `damaged(number)` takes a small healthy recording (WAV, FLAC, MP3, Ogg Vorbis and Opus in several kinds) and flips bits,
 sets header fields to extremes, cuts, doubles, inserts, deletes or shuffles, most often in headers. `examine` reads them
-in a process of its own, with little memory and under a watchdog, because what is looked for is also the crash, the hang
+in a process of its own, with little memory and an alarm for each, because what is looked for is also the crash, the hang
 and the header that asks for a hundred gigabytes. Good answers are an AudioError of one line and samples of the length
 that the header promised; a recording that lost a piece may not be read as if it were whole.
-
-    python -m tests.helpers.damaged_audio FIRST COUNT      one line of JSON a file, as `examine` reads them
 """
 
 from __future__ import annotations
@@ -14,31 +12,28 @@ from __future__ import annotations
 import io
 import json
 import os
-import selectors
+import re
 import signal
-import struct
-import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import soundfile
 
 from fastscribe.audio.ogg import checksum
-from tests.conftest import ROOT
+from tests.conftest import AUDIO
+from tests.helpers.warm_process import WARM, Limits, confine
 
-AUDIO = ROOT / "tests" / "data" / "audio"
 SPEECH = AUDIO / "04_0_00070.flac"
 RATE = 16_000
 LENGTH_S = 1.5
 MEMORY_BYTES = 1 << 30  # limit for reading a file of a few kilobytes, beyond the libraries' own
-PATIENCE_S = 30.0  # for one file, on a busy machine
+PATIENCE_S = 30  # for one file, on a busy machine
 TOLERANCE_S = 0.1  # as the package promises: MP3 lengths are estimates
 EXTREMES = (0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFE, 0xFFFFFFFF, 2**63)
 
@@ -61,7 +56,7 @@ class Damaged:
     number: int
     base: Base
     content: bytes
-    what: str  # kind of damage
+    what: str  # kinds of damage
     is_shorter: bool  # bytes were only removed
 
     @property
@@ -117,16 +112,15 @@ def damaged(number: int) -> Damaged:
     rng = np.random.default_rng(number)
     base = bases()[rng.integers(len(bases()))]
     content, done = bytearray(base.content), []
-    for _ in range(rng.choice([1, 1, 1, 2, 3])):
-        damage = _KINDS[rng.choice(len(_KINDS), p=_SHARES)]
-        before = len(content)
-        damage(content, base.extension, rng)
-        done.append(f"{damage.__name__.strip('_')} {before}->{len(content)}")
+    for kind in rng.choice(list(_SHARES), size=rng.choice([1, 1, 1, 2, 3]), p=list(_SHARES.values())):
+        kind(content, base.extension, rng)
+        done.append(kind)
+    names = [f"{kind.__name__.strip('_')}" for kind in done]
     if base.extension == "ogg" and rng.random() < 0.6:  # else the damaged page is not even looked at
         _renew_checksums(content)
-        done.append("checksums renewed")
-    is_shorter = all(step.startswith(("truncate", "delete")) for step in done)
-    return Damaged(number, base, bytes(content), f"{base.name}: {', '.join(done)}", is_shorter)
+        names.append("checksums renewed")
+    is_shorter = {_truncate, _delete}.issuperset(done)
+    return Damaged(number, base, bytes(content), f"{base.name}: {', '.join(names)}", is_shorter)
 
 
 def _place(content: bytearray, extension: str, rng: np.random.Generator) -> int:
@@ -145,33 +139,25 @@ def _header_places(content: bytes, extension: str) -> list[tuple[int, int]]:
     if extension == "flac":
         return [(0, 42), (0, 200), (max(0, len(content) - 50), 50)]
     magic, length = (b"OggS", 60) if extension == "ogg" else (content[:2] or b"\xff\xfb", 6)
-    found, at = [(0, 200)], content.find(magic)
-    while at >= 0:
-        found.append((at, length))
-        at = content.find(magic, at + 1)
-    return found
+    return [(0, 200), *((found.start(), length) for found in re.finditer(re.escape(magic), content))]
 
 
-def _flip_bits(content: bytearray, extension: str, rng: np.random.Generator) -> None:
-    for _ in range(rng.integers(1, 6)):
-        if content:
-            content[_place(content, extension, rng)] ^= 1 << int(rng.integers(8))
-
-
-def _set_byte(content: bytearray, extension: str, rng: np.random.Generator) -> None:
-    if content:
-        content[_place(content, extension, rng)] = int(rng.choice([0, 0xFF, rng.integers(256)]))
+def _change_bytes(content: bytearray, extension: str, rng: np.random.Generator) -> None:
+    """Flip a bit of some bytes, or set them."""
+    for _ in range(rng.integers(1, 6) if content else 0):
+        at = _place(content, extension, rng)
+        content[at] = int(rng.choice([content[at] ^ 1 << int(rng.integers(8)), 0, 0xFF, rng.integers(256)]))
 
 
 def _set_field(content: bytearray, extension: str, rng: np.random.Generator) -> None:
     """Set a number in the header to an extreme or random value."""
     fields = _fields(bytes(content), extension)
     if not fields:
-        return _set_byte(content, extension, rng)
+        return _change_bytes(content, extension, rng)
     at, num_bytes, order = fields[rng.integers(len(fields))]
     value = EXTREMES[rng.integers(len(EXTREMES))] if rng.random() < 0.7 else int(rng.integers(2**63))
     if at + num_bytes <= len(content):
-        content[at : at + num_bytes] = (value % 256**num_bytes).to_bytes(num_bytes, order)  # type: ignore[arg-type]
+        content[at : at + num_bytes] = (value % 256**num_bytes).to_bytes(num_bytes, order)
 
 
 def _set_flac_bits(content: bytearray, extension: str, rng: np.random.Generator) -> None:
@@ -194,89 +180,69 @@ def _delete(content: bytearray, extension: str, rng: np.random.Generator) -> Non
     del content[at : at + _size(rng)]
 
 
-def _insert(content: bytearray, extension: str, rng: np.random.Generator) -> None:
-    at = _place(content, extension, rng)
-    content[at:at] = rng.bytes(_size(rng)) if rng.random() < 0.5 else bytes(_size(rng))
-
-
-def _double(content: bytearray, extension: str, rng: np.random.Generator) -> None:
-    at = _place(content, extension, rng)
-    content[at:at] = content[at : at + _size(rng)]
-
-
-def _overwrite(content: bytearray, extension: str, rng: np.random.Generator) -> None:
-    at, num_bytes = _place(content, extension, rng), _size(rng)
-    content[at : at + num_bytes] = rng.bytes(len(content[at : at + num_bytes]))
-
-
-def _shuffle(content: bytearray, extension: str, rng: np.random.Generator) -> None:
-    """Swap two neighbouring pieces: RIFF chunks, Ogg pages, MP3 frames or others."""
-    starts = sorted({at for at, _ in _header_places(bytes(content), extension)} | set(_chunk_starts(bytes(content))))
-    if len(starts) < 3:
-        starts = sorted({int(at) for at in rng.integers(len(content) + 1, size=3)} | {0})
-    if len(starts) < 3:
-        return
-    first = int(rng.integers(len(starts) - 2))
-    a, b, c = starts[first : first + 3]
-    content[a:c] = content[b:c] + content[a:b]
+def _replace(content: bytearray, extension: str, rng: np.random.Generator) -> None:
+    """Double a piece, insert zeros or random bytes before it, or overwrite it."""
+    at, size = _place(content, extension, rng), _size(rng)
+    old = bytes(content[at : at + size])
+    choices = (old + old, bytes(size) + old, rng.bytes(size) + old, rng.bytes(len(old)))
+    content[at : at + size] = choices[rng.integers(len(choices))]
 
 
 def _size(rng: np.random.Generator) -> int:
     return int(2 ** rng.uniform(0, 13))
 
 
-def _chunk_starts(content: bytes) -> list[int]:
-    """Offsets of RIFF chunks."""
-    starts, at = [], 12
-    while content[:2] == b"RF"[:2] and at + 8 <= len(content):
-        starts.append(at)
-        (size,) = struct.unpack_from("<I", content, at + 4)
-        at += 8 + size + size % 2
-    return starts
+def _swap(content: bytearray, extension: str, rng: np.random.Generator) -> None:
+    """Swap two neighbouring pieces: RIFF chunks, Ogg pages, MP3 frames or others."""
+    chunks = {found for name in _FIELDS if extension == "wav" and (found := content.find(name)) >= 0}
+    starts = sorted(chunks.union(at for at, _ in _header_places(bytes(content), extension)))
+    if len(starts) < 3:
+        starts = sorted(rng.integers(len(content) + 1, size=3))
+    first = int(rng.integers(len(starts) - 2))
+    a, b, c = starts[first : first + 3]
+    content[a:c] = content[b:c] + content[a:b]
 
 
-def _fields(content: bytes, extension: str) -> list[tuple[int, int, str]]:
-    """(offset, bytes, byte order) of numbers in headers."""
-    if extension == "wav":
-        return [(4, 4, "little"), *(field for name in _WAV_FIELDS for field in _fields_of(content, name))]
-    if extension == "flac":
-        return [(at, size, "big") for at, size in ((4, 1), (5, 3), (8, 2), (10, 2), (12, 3), (15, 3), (42, 4), (46, 4))]
-    if extension == "mp3":
-        at = max(content.find(b"Xing"), content.find(b"Info"))
-        return [(at + offset, 4, "big") for offset in (4, 8, 12)] + [(1, 1, "big"), (2, 1, "big")] if at > 0 else []
-    found = []
-    for begin, _ in _header_places(content, extension)[1:]:
-        found += [(begin + at, size, "little") for at, size in ((5, 1), (6, 8), (14, 4), (18, 4), (26, 1))]
-    for name, places in _OGG_FIELDS.items():
-        begin = content.find(name)
-        found += [(begin + at, size, "little") for at, size in places] * 8 if begin >= 0 else []
-    return found
-
-
-_WAV_FIELDS = {
+_SHARES = {
+    **{_change_bytes: 0.23, _set_field: 0.25, _set_flac_bits: 0.1},
+    **{_truncate: 0.14, _delete: 0.1, _replace: 0.14, _swap: 0.04},
+}
+# Offset and size of numbers that follow a name.
+_FIELDS = {
     b"fmt ": ((4, 4), (8, 2), (10, 2), (12, 4), (16, 4), (20, 2), (22, 2), (24, 2), (26, 2)),
     b"data": ((4, 4),),
     b"fact": ((4, 4), (8, 4)),
     b"ds64": ((4, 4), (8, 8), (16, 8), (24, 8), (32, 4)),
     b"PEAK": ((4, 4),),
-}
-_OGG_FIELDS = {
     b"\x01vorbis": ((7, 4), (11, 1), (12, 4), (16, 4), (20, 4), (24, 4), (28, 1)),
     b"\x03vorbis": ((7, 4),),
     b"OpusHead": ((8, 1), (9, 1), (10, 2), (12, 4), (16, 2), (18, 1)),
 }
 
 
-def _fields_of(content: bytes, name: bytes) -> list[tuple[int, int, str]]:
-    begin = content.find(name)
-    return [(begin + at, size, "little") for at, size in _WAV_FIELDS[name]] if begin >= 0 else []
-
-
-_KINDS = (
-    *(_flip_bits, _set_byte, _set_field, _set_flac_bits, _truncate),
-    *(_delete, _insert, _double, _overwrite, _shuffle),
-)
-_SHARES = (0.15, 0.08, 0.25, 0.1, 0.14, 0.1, 0.06, 0.04, 0.04, 0.04)
+def _fields(content: bytes, extension: str) -> list[tuple[int, int, Literal["little", "big"]]]:
+    """(offset, bytes, byte order) of numbers in headers."""
+    if extension == "flac":
+        return [(at, size, "big") for at, size in ((4, 1), (5, 3), (8, 2), (10, 2), (12, 3), (15, 3), (42, 4), (46, 4))]
+    if extension == "mp3":
+        at = max(content.find(b"Xing"), content.find(b"Info"))
+        return [
+            (place, size, "big") for place, size in ((at + 4, 4), (at + 8, 4), (at + 12, 4), (1, 1), (2, 1)) if at > 0
+        ]
+    named = [
+        (begin + at, size)
+        for name, places in _FIELDS.items()
+        if (begin := content.find(name)) >= 0
+        for at, size in places
+    ]
+    if extension == "wav":
+        found = [(4, 4), *named]
+    else:  # of each page; as often as one of those, a number that says how to decode
+        pages = [begin for begin, _ in _header_places(content, extension)[1:]]
+        found = [
+            (begin + at, size) for begin in pages for at, size in ((5, 1), (6, 8), (14, 4), (18, 4), (26, 1))
+        ] + 8 * named
+    return [(at, size, "little") for at, size in found]
 
 
 def _renew_checksums(content: bytearray) -> None:
@@ -287,7 +253,7 @@ def _renew_checksums(content: bytearray) -> None:
         if end > len(content):
             return
         content[at + 22 : at + 26] = bytes(4)
-        content[at + 22 : at + 26] = struct.pack("<I", checksum(bytes(content[at:end])))
+        content[at + 22 : at + 26] = checksum(bytes(content[at:end])).to_bytes(4, "little")
         at = content.find(b"OggS", end)
 
 
@@ -301,76 +267,46 @@ class Examined:
     problems: list[str] = field(default_factory=list)  # with the number that makes the file again
 
 
+_READ = """
+import sys
+from tests.helpers.damaged_audio import read_all
+read_all(*map(int, sys.argv[1:]))
+"""
+
+
 def examine(first: int, count: int) -> Examined:
     """Read `count` damaged files. If the process dies or hangs, its file is a problem, and a new process goes on."""
     found, at, end = Examined(), first, first + count
     while at < end:
-        for line in _child(at, end - at):
-            outcome = line["outcome"]
-            at = line["number"] + 1
+        done = WARM.python(_READ, at, end - at, PATIENCE_S, timeout_s=PATIENCE_S * (end - at))
+        lines = list(map(json.loads, done.stdout.splitlines()))
+        if len(lines) < end - at:
+            lines.append(("hang" if done.returncode == -signal.SIGALRM else "crash", f"exit code {done.returncode}"))
+        for outcome, detail in lines:
             found.tried += 1
             found.outcomes[outcome] += 1
             if outcome not in ("read", "refused"):
-                found.problems.append(f"{line['number']} ({damaged(line['number']).what}): {outcome}: {line['detail']}")
+                found.problems.append(f"{at} ({damaged(at).what}): {outcome}: {detail}")
+            at += 1
     return found
 
 
-def _child(first: int, count: int) -> Iterator[dict]:
-    """The child's lines, with one in place of each that a crash or a hang prevented."""
-    command = [sys.executable, "-m", "tests.helpers.damaged_audio", str(first), str(count)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=ROOT)
-    assert process.stdout is not None
-    try:
-        for number in range(first, first + count):
-            line = _line_within(process.stdout.fileno(), PATIENCE_S)
-            if line is None:
-                yield {"number": number, "outcome": "hang", "detail": f"nothing for {PATIENCE_S} s"}
-                return
-            if not line:
-                yield {"number": number, "outcome": "crash", "detail": f"exit code {process.wait()}"}
-                return
-            yield json.loads(line)
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
-
-
-def _line_within(descriptor: int, seconds: float) -> bytes | None:
-    """A line (children write each in one call); b"" at the end, None on a timeout."""
-    held = b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(descriptor, selectors.EVENT_READ)
-        while not held.endswith(b"\n"):
-            if not selector.select(seconds):
-                return None
-            piece = os.read(descriptor, 1)
-            if not piece:
-                return b""
-            held += piece
-    return held
-
-
-def _read_all(first: int, count: int) -> None:
+def read_all(first: int, count: int, patience_s: int) -> None:
+    """Read the files in this process, and print the outcome of each. An alarm ends a process that hangs."""
     import fastscribe.audio.probe  # before memory is limited
     import fastscribe.audio.read  # noqa: F401
 
     bases()
-    if sys.platform == "linux":
-        import resource
-
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        limit = pages * resource.getpagesize() + MEMORY_BYTES
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    confine(Limits(MEMORY_BYTES, MEMORY_BYTES, 0))
     with tempfile.TemporaryDirectory() as folder:
         for number in range(first, first + count):
+            signal.alarm(patience_s)
             _die_or_hang_if_asked(number)
             item = damaged(number)
             path = Path(folder) / item.file_name
             path.write_bytes(item.content)
-            outcome, detail = _outcome(path, item)
+            print(json.dumps(_outcome(path, item)), flush=True)
             path.unlink()
-            print(json.dumps({"number": number, "outcome": outcome, "detail": detail}), flush=True)
 
 
 def _die_or_hang_if_asked(number: int) -> None:
@@ -415,7 +351,3 @@ def _tells_its_length(item: Damaged) -> bool:
     size_at = item.base.content.find(b"data") + 4
     size = int.from_bytes(item.content[size_at : size_at + 4], "little")
     return item.base.extension != "wav" or item.base.name == "rf64.wav" or size < 0x7FFF0000
-
-
-if __name__ == "__main__":
-    _read_all(int(sys.argv[1]), int(sys.argv[2]))

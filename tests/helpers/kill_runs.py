@@ -1,48 +1,34 @@
 """Kill runs and restart them until they finish, and check that the folder equals that of an uninterrupted run.
 
-    python -m tests.helpers.kill_runs --kills 120 --seed 0      the last line is one JSON object
-
-A process that has loaded the model and started no thread is forked for each attempt, so that one takes a tenth of the
-time; `--cold 5` also kills so many that start from nothing. A kill comes at a random moment of what an attempt is expected
-to take: tests/results/test_power_cut.py stops runs at each change that they make.
+A kill comes at a random moment of what an attempt is expected to take: tests/results/test_power_cut.py stops runs at each
+change that they make.
 """
 
 from __future__ import annotations
 
-import argparse
-import atexit
-import importlib
 import json
-import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
-import tempfile
 import time
-import traceback
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
-from types import CodeType
-from typing import Any, NoReturn
+from typing import Any
 
 import soundfile
 
 from fastscribe.results.journal import read_entries
-from tests.conftest import ROOT
-from tests.helpers.warm_process import import_program, settle
+from tests.conftest import AUDIO, ROOT
+from tests.helpers.forked_runs import LOADED, MODEL, Runs
 
-AUDIO = ROOT / "tests" / "data" / "audio"
-MODEL = ROOT / "tests" / "data" / "models" / "tdt_demo" / "model.nemo"
 PATIENCE_S = 60.0
 COLD_S = 6.0  # a run that starts from nothing takes about so long
 CONFIDENCE_TOLERANCE = 0.011
-LOADED = "the model is loaded"  # a fork says so
 USERS = {"part0/000.srt": "somebody's own subtitles", "notes.txt": "mine", "part0/.003.vtt.part": "a download"}
+# Ends a run after some seconds as a kill does, whatever it is doing.
+_ALARM = "import signal\nsignal.setitimer(signal.ITIMER_REAL, {after_s})"
+_ALARMED = -14
 
 
 def make_clips(folder: Path, number: int, seed: int = 0) -> list[Path]:
@@ -67,107 +53,6 @@ def make_clips(folder: Path, number: int, seed: int = 0) -> list[Path]:
 def arguments(clips: Path, out: Path, *more: str) -> list[str]:
     settings = ["-m", str(MODEL), "-o", str(out), "--dtype", "fp32", "-f", "jsonl,srt,vtt", "--batch-size", "2"]
     return ["transcribe", str(clips), *settings, "--threads", "2", "--no-progress", *more]
-
-
-# --- one attempt -----------------------------------------------------------------------------------------------------
-
-
-def _child(given: list[str], log: Path, before: Callable[[], None] | None) -> NoReturn:
-    """Run the command line in the fork."""
-    try:
-        atexit._clear()  # what the parent wants done at its own end: its temporary folders are removed then
-        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.dup2(descriptor, 1)
-        os.dup2(descriptor, 2)
-        sys.argv = ["fastscribe", *given]
-        if before is not None:
-            before()
-        from fastscribe.cli import main
-
-        main()
-    except SystemExit as error:
-        os._exit(error.code if isinstance(error.code, int) else 1)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(99)
-
-
-def load_for_forks() -> None:
-    """Load the model before the fork. One thread, because OpenMP's threads do not survive a fork."""
-    import torch
-
-    from fastscribe.config import Options
-    from fastscribe.transcriber import Transcriber
-
-    torch.set_num_threads(1)
-    options = Options(batch_size=2, threads=2)
-    loaded = Transcriber.load(MODEL, "cpu", "fp32", options)
-
-    def load(model: Path, device: str, dtype: str, requested: Options, say: object, devices: str | None) -> Transcriber:
-        assert (Path(model), dtype, requested.batch_size, requested.threads) == (MODEL, "fp32", 2, 2)
-        print(LOADED, flush=True)
-        loaded._options = requested
-        return loaded
-
-    Transcriber.load = load  # type: ignore[method-assign, assignment]
-
-
-def start(given: list[str], log: Path, before: Callable[[], None] | None = None) -> int:
-    process = os.fork()
-    if process == 0:
-        _child(given, log, before)
-    return process
-
-
-def wait(process: int, seconds: float) -> int | None:
-    """The exit code, negative for a signal; None if the process still runs after the timeout."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        found, status = os.waitpid(process, os.WNOHANG)
-        if found:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.002)
-    return None
-
-
-def kill(process: int) -> None:
-    os.kill(process, signal.SIGKILL)
-    os.waitpid(process, 0)
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """A command line, and code that runs before it."""
-
-    arguments: list[str]
-    code: str
-    log: Path
-    environment: dict[str, str]
-
-
-def serve(connection: Connection) -> None:
-    """Import the modules that come first, run each attempt in a fork of this process, and answer its exit code."""
-    for module in connection.recv():
-        importlib.import_module(module)
-    load_for_forks()
-    settle()
-    while True:
-        try:
-            attempt: Attempt = connection.recv()
-        except EOFError:
-            return
-        # The name of this code differs from that of exec()'s text, which loses signals.
-        code = compile(attempt.code, "injected", "exec")
-
-        def begin(attempt: Attempt = attempt, code: CodeType = code) -> None:
-            connection.close()
-            os.environ.clear()
-            os.environ.update(attempt.environment)
-            exec(code, {})
-
-        process = start(attempt.arguments, attempt.log, begin)
-        connection.send(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
 
 
 # --- what is in the folder -------------------------------------------------------------------------------------------
@@ -253,125 +138,81 @@ def num_listed(out: Path) -> int:
 # --- many ------------------------------------------------------------------------------------------------------------
 
 
-class Killing:
-    """Kill runs over the same clips until the given number of kills has hit a living process."""
-
-    def __init__(self, folder: Path, num_clips: int, seed: int) -> None:
-        self.clips, self.expected, self.log = folder / "clips", folder / "expected", folder / "log"
-        self.out = folder / "out"
-        self.rng = random.Random(seed)
-        self.num_files = len(make_clips(self.clips, num_clips))
-        put_users(self.expected)
-        begin = time.monotonic()
-        code = wait(start(arguments(self.clips, self.expected), self.log), PATIENCE_S)
-        assert code == (1 if num_clips >= 30 else 0), f"{code}: {self.log.read_text()[-2000:]}"
-        self.whole_s = time.monotonic() - begin
-        self.start_s = 0.1 * self.whole_s
-        self.points: Counter[str] = Counter({"moment": 0, "cold": 0})
-        self.counts: Counter[str] = Counter({"lost": 0, "doubled": 0, "different": 0})
-        self.problems: list[str] = []
-        self.runs = self.nothing_left = 0
-
-    def run(self, kills: int, cold: int) -> None:
-        while sum(self.points.values()) < kills + cold:
-            shutil.rmtree(self.out, ignore_errors=True)
-            put_users(self.out)
-            self.runs += 1
-            kinds = []
-            for _ in range(self.rng.choice((1, 1, 2, 4, 8))):
-                is_cold = self.points["cold"] < cold
-                kind, code = self._killed(is_cold)
-                kinds.append(kind)
-                if code is None:  # killed
-                    self.points[kind.split()[0]] += 1
-                elif code not in self._codes():
-                    self.problems.append(f"run {self.runs} ({kinds}): exit code {code}: {self.log.read_text()[-500:]}")
-                if code is not None or sum(self.points.values()) >= kills + cold:
-                    break
-            self._finish(kinds)
-
-    def _codes(self) -> tuple[int, ...]:
-        """Return the exit codes of a run to its end. 3: what cannot be read failed in an earlier one."""
-        return (1, 3) if self.num_files >= 30 else (0,)
-
-    def _killed(self, is_cold: bool) -> tuple[str, int | None]:
-        """How an attempt was to be killed, and its exit code if it was not."""
-        self.log.unlink(missing_ok=True)
-        given, done = arguments(self.clips, self.out), self._done()
-        expected_s = self.start_s + (self.whole_s - self.start_s) * (1 - done)
-        if is_cold:
-            after_s = self.rng.uniform(0, COLD_S)
-            command = [sys.executable, "-m", "fastscribe", *given]
-            with open(self.log, "ab") as log, subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT) as process:
-                try:
-                    return f"cold {after_s:.3f} s", process.wait(after_s)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    return f"cold {after_s:.3f} s", None
-        after_s = self.rng.uniform(0, 1.1 * expected_s)
-        process_id = start(given, self.log)
-        code = wait(process_id, after_s)
-        if code is None:
-            kill(process_id)
-        return f"moment {after_s:.3f} s", code
-
-    def _done(self) -> float:
-        rows = self.out / "transcripts.jsonl"
-        return rows.read_bytes().count(b"\n") / self.num_files if rows.exists() else 0.0
-
-    def _finish(self, kinds: list[str]) -> None:
-        """Run one last attempt to its end, and compare the results."""
-        self.log.unlink(missing_ok=True)
-        num_left = self.num_files - num_listed(self.out)
-        (self.out / "report.json").unlink(missing_ok=True)  # else that of an earlier attempt stays if nothing is left
-        process = start(arguments(self.clips, self.out), self.log)
-        code = wait(process, PATIENCE_S)
-        if code is None:
-            kill(process)
-        where = f"run {self.runs} ({', '.join(kinds)})"
-        if code not in self._codes():
-            self.problems.append(f"{where}: finished with {code}: {self.log.read_text()[-500:]}")
-            return
-        problems, counts = compare(self.out, self.expected)
-        num_done = json.loads((self.out / "report.json").read_text())["files"]
-        if num_done > num_left:
-            problems.append(f"{num_done} decoded where {num_left} were left")
-        if not num_left and LOADED in self.log.read_text():
-            problems.append("a model was loaded though nothing was left to decode")
-        self.nothing_left += not num_left
-        self.counts.update(counts)
-        self.problems += [f"{where}: {problem}" for problem in problems]
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "points": sum(self.points.values()),
-            "points_by_kind": dict(self.points),
-            "runs": self.runs,
-            "nothing_left": self.nothing_left,
-            "files_a_run": self.num_files,
-            "files_checked": self.runs * self.num_files,
-            **self.counts,
-            "whole_run_s": round(self.whole_s, 3),
-            "problems": self.problems[:20],
-            "num_problems": len(self.problems),
-        }
+def kill_runs(run: Runs, folder: Path, num_clips: int, kills: int, cold: int = 0, seed: int = 0) -> dict[str, Any]:
+    """Kill runs over the same clips, `cold` times also runs that start from nothing, until each kill has hit a living one."""
+    clips, expected, out = folder / "clips", folder / "expected", folder / "out"
+    rng, num_files = random.Random(seed), len(make_clips(clips, num_clips))
+    codes = (1, 3) if num_clips >= 30 else (0,)  # 3: what cannot be read failed in an earlier run
+    put_users(expected)
+    begin = time.monotonic()
+    assert run(arguments(clips, expected)) == codes[0], run.said()
+    whole_s = time.monotonic() - begin
+    points, counts = Counter({"moment": 0, "cold": 0}), Counter({"lost": 0, "doubled": 0, "different": 0})
+    problems: list[str] = []
+    num_runs = nothing_left = 0
+    while points.total() < kills + cold:
+        shutil.rmtree(out, ignore_errors=True)
+        put_users(out)
+        num_runs += 1
+        attempts: list[str] = []
+        for _ in range(rng.choice((1, 1, 2, 4, 8))):
+            kind = "cold" if points["cold"] < cold else "moment"
+            share_left = 1 - num_listed(out) / num_files
+            after_s = rng.uniform(0, COLD_S if kind == "cold" else 1.1 * whole_s * (0.1 + 0.9 * share_left))
+            attempts.append(f"{kind} {after_s:.3f} s")
+            code = _run_cold(clips, out, after_s) if kind == "cold" else run(arguments(clips, out), _alarm(after_s))
+            if code != _ALARMED:
+                problems += (
+                    [] if code in codes else [f"run {num_runs} ({attempts}): exit code {code}: {run.said()[-500:]}"]
+                )
+                break
+            points[kind] += 1
+            if points.total() >= kills + cold:
+                break
+        num_left = num_files - num_listed(out)
+        nothing_left += not num_left
+        found, differences = _finished(run, clips, out, expected, num_left, codes)
+        problems += [f"run {num_runs} ({attempts}): {problem}" for problem in found]
+        counts.update(differences)
+    return {
+        "points": points.total(),
+        "points_by_kind": dict(points),
+        "runs": num_runs,
+        "nothing_left": nothing_left,
+        "files_a_run": num_files,
+        "files_checked": num_runs * num_files,
+        **counts,
+        "whole_run_s": round(whole_s, 3),
+        "problems": problems[:20],
+        "num_problems": len(problems),
+    }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=8)
-    parser.add_argument("--cold", type=int, default=0)
-    parser.add_argument("--clips", type=int, default=60)
-    parser.add_argument("--seed", type=int, default=0)
-    settings = parser.parse_args()
-    import_program()
-    load_for_forks()
-    settle()
-    with tempfile.TemporaryDirectory() as folder:
-        killing = Killing(Path(folder), settings.clips, settings.seed)
-        killing.run(settings.kills, settings.cold)
-    print(json.dumps(killing.to_json()))
+def _alarm(after_s: float) -> str:
+    return _ALARM.format(after_s=max(after_s, 1e-6))  # 0 would set no alarm
 
 
-if __name__ == "__main__":
-    main()
+def _run_cold(clips: Path, out: Path, after_s: float) -> int:
+    """Return the exit code of a run that starts from nothing; _ALARMED if it was killed."""
+    command = [sys.executable, "-m", "fastscribe", *arguments(clips, out)]
+    try:
+        return subprocess.run(command, capture_output=True, cwd=ROOT, timeout=after_s).returncode
+    except subprocess.TimeoutExpired:
+        return _ALARMED
+
+
+def _finished(
+    run: Runs, clips: Path, out: Path, expected: Path, num_left: int, codes: tuple[int, ...]
+) -> tuple[list[str], Counter[str]]:
+    """Run one last attempt to its end, and compare the results as `compare` does."""
+    (out / "report.json").unlink(missing_ok=True)  # else that of an earlier attempt stays if nothing is left
+    code = run(arguments(clips, out), _alarm(PATIENCE_S))
+    if code not in codes:
+        return [f"finished with {code}: {run.said()[-500:]}"], Counter()
+    problems, counts = compare(out, expected)
+    num_done = json.loads((out / "report.json").read_text())["files"]
+    if num_done > num_left:
+        problems.append(f"{num_done} decoded where {num_left} were left")
+    if not num_left and LOADED in run.said():
+        problems.append("a model was loaded though nothing was left to decode")
+    return problems, counts

@@ -54,7 +54,6 @@ PRELOADED = (
     "fastscribe.checkpoint.location",
     "fastscribe.cli.completion",
     "fastscribe.cli.listing",
-    "fastscribe.cli.long_help",
     "fastscribe.cli.models",
     "fastscribe.cli.nothing_to_do",
     "fastscribe.cli.run_part",
@@ -69,13 +68,11 @@ PRELOADED = (
     "fastscribe.families.conformer.huggingface",
     "fastscribe.families.conformer.nemo",
     "fastscribe.families.jasper.nemo",
-    "fastscribe.journaled",
     "fastscribe.pipeline.local",
     "fastscribe.pipeline.recognizer",
     "fastscribe.ray.run",
     "fastscribe.results.export",
     "fastscribe.results.formats.cue_files",
-    "fastscribe.results.merge_objects",
     "fastscribe.results.output",
     "fastscribe.results.interfaces",
     "fastscribe.results.rows",
@@ -464,13 +461,18 @@ def adopt(request: Request) -> None:
     os.environ.update(request.environment)
     os.chdir(request.folder)
     if request.limits is not None:
-        import resource
+        confine(request.limits)
 
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        limit = pages * resource.getpagesize() + request.limits.growth_bytes
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (request.limits.file_bytes, request.limits.file_bytes))
-        signal.alarm(request.limits.seconds)
+
+def confine(limits: Limits) -> None:
+    """Let this process have no more than the limits."""
+    import resource
+
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + limits.growth_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limits.file_bytes, limits.file_bytes))
+    signal.alarm(limits.seconds)
 
 
 def _exchanged(given: bytes, to_stdin: int, *outputs: int) -> list[bytes]:

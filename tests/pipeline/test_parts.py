@@ -22,15 +22,13 @@ from fastscribe.speakers.readers import read_speaker_model
 from fastscribe.types import Batch
 from tests.conftest import AUDIO, MODELS, recognizer, torch_threads, waveform
 from tests.helpers import sortformer
-from tests.helpers.collate import collate
-from tests.test_golden import utterance
+from tests.helpers.collate import batch_of
 
 NAMES = sorted(path.name for path in Path(AUDIO).glob("*.flac"))[:6]
 
 
 def batch() -> Batch:
-    waves = [waveform(AUDIO / name) for name in NAMES]
-    return collate([utterance(wave) for wave in waves], waves)
+    return batch_of([waveform(AUDIO / name) for name in NAMES])
 
 
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=40), st.integers(1, 8))

@@ -26,7 +26,7 @@ from fastscribe.types import Source
 from tests.conftest import AUDIO, MODELS
 from tests.helpers.damaged_audio import damaged, examine
 from tests.helpers.forked_runs import Runs
-from tests.helpers.kill_runs import arguments, compare, make_clips, rows_of
+from tests.helpers.kill_runs import arguments, compare, kill_runs, make_clips, rows_of
 
 pytestmark = pytest.mark.linux
 
@@ -63,7 +63,7 @@ def test_damaged_recordings_are_refused_or_read_whole() -> None:
 
 
 def test_crash_and_hang_are_detected(monkeypatch) -> None:
-    monkeypatch.setattr("tests.helpers.damaged_audio.PATIENCE_S", 10.0)  # a process starts within
+    monkeypatch.setattr("tests.helpers.damaged_audio.PATIENCE_S", 3)
     monkeypatch.setenv("DAMAGED_AUDIO_DIES_AT", "2")
     monkeypatch.setenv("DAMAGED_AUDIO_HANGS_AT", "4")
     found = examine(0, 6)
@@ -264,20 +264,8 @@ def test_output_folder_removed_during_the_run(run, clips, tmp_path: Path) -> Non
     assert all(problem.endswith(": missing or too many") for problem in problems), problems
 
 
-# In a fork of the process that has the model: the same forks, as `python -m tests.helpers.kill_runs` makes them, of that one.
-KILLS = """
-import json, os, pathlib
-from tests.helpers.kill_runs import Killing
-killing = Killing(pathlib.Path({folder!r}), 12, 0)
-killing.run(8, 0)
-print(json.dumps(killing.to_json()), flush=True)
-os._exit(0)
-"""
-
-
 def test_killed_runs_resume_completely(run, tmp_path: Path) -> None:
-    assert run([], KILLS.format(folder=str(tmp_path))) == 0, run.said()
-    found = json.loads(run.said().splitlines()[-1])
+    found = kill_runs(run, tmp_path, 12, kills=8)
     assert found["problems"] == []
     assert found["points"] == 8
     assert found["lost"] == found["doubled"] == found["different"] == 0

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from fastscribe.checkpoint.reader import check_config, read_checkpoint
 from fastscribe.errors import CheckpointError, SideModelGiven
 from fastscribe.speakers.readers import read_speaker_model
-from tests.conftest import MODELS
+from tests.conftest import MODELS, refusal
 from tests.helpers import nemotron_diarization, sortformer
 from tests.speakers.test_sortformer import probabilities
 
@@ -80,10 +80,8 @@ def test_an_unsupported_setting_is_named(section: str, key: str, value: object, 
     settings = nemotron_diarization.config("cache")
     stated = settings | {section: settings[section] | {key: value}}
     nemotron_diarization.write_folder(tmp_path, settings, stated)
-    with pytest.raises(CheckpointError) as caught:
+    with refusal(CheckpointError, message):
         read_speaker_model(tmp_path)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_the_right_context_is_shorter_than_a_chunk(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from fastscribe.families.model import torch_dtype
 from fastscribe.pipeline.model_building import prepare
 from fastscribe.speakers.diarizer import Diarizer, attend_with_loop
 from fastscribe.speakers.readers import read_speaker_model
-from tests.conftest import MODELS
+from tests.conftest import MODELS, refusal
 from tests.helpers import sortformer
 
 GOLDENS = json.loads((MODELS / "sortformer.json").read_text())
@@ -143,7 +143,5 @@ def test_an_unsupported_setting_is_named(section: str, key: str, value: object, 
     settings = sortformer.config("v2")
     settings[section] = settings[section] | {key: value}
     path = sortformer.write_nemo(tmp_path / "model.nemo", sortformer.config("v2"), settings)
-    with pytest.raises(CheckpointError) as caught:
+    with refusal(CheckpointError, message):
         read_speaker_model(path)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)

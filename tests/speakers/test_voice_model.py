@@ -17,7 +17,7 @@ from fastscribe.errors import CheckpointError
 from fastscribe.pipeline.model_building import prepare
 from fastscribe.speakers.nemo_voices import read_voice_model
 from fastscribe.speakers.side_model import VoicePrinter
-from tests.conftest import MODELS
+from tests.conftest import MODELS, refusal
 from tests.helpers import voices
 
 GOLDENS = json.loads((MODELS / "voices.json").read_text())
@@ -86,10 +86,8 @@ def test_an_unsupported_setting_is_named(
     settings = voices.config(name)
     settings[section] = settings[section] | {key: value}
     path = voices.write_nemo(tmp_path / "model.nemo", voices.config(name), settings)
-    with pytest.raises(CheckpointError) as caught:
+    with refusal(CheckpointError, message):
         read_voice_model(path)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_missing_weights_are_named(tmp_path: Path) -> None:

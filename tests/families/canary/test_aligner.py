@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +19,10 @@ from fastscribe.results.fingerprint import model_digest
 from fastscribe.text.transcript import assemble
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Failure, Hypothesis, Transcript
-from tests.conftest import AUDIO, MODELS, golden, waveform
+from tests.conftest import AUDIO, MODELS, golden, refusal, waveform
 from tests.helpers import quick_yaml
 from tests.helpers.aligned_canary import CONFIG, RENAMED, WEIGHTS, contents, members, packed
-from tests.helpers.collate import collate
-from tests.test_golden import utterance
+from tests.helpers.collate import batch_of
 
 NAMES = ("canary_aligned", "canary_aligned_letters")
 TIMED = Options(timestamps=True)
@@ -42,20 +40,15 @@ def aligned(archives: dict[str, Path]) -> dict[str, Checkpoint]:
     return {name: read_checkpoint(path) for name, path in archives.items()}
 
 
-@cache
-def wave(file: str) -> np.ndarray:
-    return waveform(AUDIO / file)
-
-
 def transcripts(checkpoint: Checkpoint, batches: list[list[str]]) -> dict[str, Transcript]:
     recognizer = Recognizer.build(checkpoint, "cpu", "fp32", TIMED, lambda line: None)
     found = {}
     for chunk in batches:
-        batch = collate([utterance(wave(file)) for file in chunk], [wave(file) for file in chunk])
+        batch = batch_of([waveform(AUDIO / file) for file in chunk])
         for file, place, hypothesis in zip(chunk, batch.utterances, recognizer.transcribe(batch), strict=True):
             audio = replace(place.audio, num_samples=1 << 40)  # no time is cut at its end, as in NeMo
             parts = [(replace(place, audio=audio, num_samples=audio.num_samples), hypothesis)]
-            found[file] = assemble(audio, parts, checkpoint.tokenizer, recognizer.token_frame_s, False)
+            found[file] = assemble(audio, parts, checkpoint.tokenizer, recognizer.facts.token_frame_s, False)
     return found
 
 
@@ -94,8 +87,7 @@ def test_text_without_alignment(aligned, name: str) -> None:
     lines: list[str] = []
     recognizer = Recognizer.build(aligned[name], "cpu", "fp32", TIMED, lines.append)
     for _ in range(2):
-        waves = [wave(file) for file in files]
-        for hypothesis in recognizer.transcribe(collate([utterance(each) for each in waves], waves)):
+        for hypothesis in recognizer.transcribe(batch_of([waveform(AUDIO / file) for file in files])):
             assert hypothesis.token_ids and not hypothesis.is_timed
             assert sum(hypothesis.token_durations) > 0 and hypothesis.token_frames[0] == 0
     assert len(lines) == 1 and "too long for its audio" in lines[0]
@@ -113,9 +105,11 @@ def test_nan_aligner_fails_one_recording(archives: dict[str, Path]) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_empty_and_tiny_recordings(aligned: dict[str, Checkpoint], name: str) -> None:
-    waves = [np.zeros(length, np.float32) for length in (1, 159, 160, 161, 1279, 1280, 8000)] + [wave("e02_0p3s.flac")]
+    waves = [np.zeros(length, np.float32) for length in (1, 159, 160, 161, 1279, 1280, 8000)] + [
+        waveform(AUDIO / "e02_0p3s.flac")
+    ]
     recognizer = Recognizer.build(aligned[name], "cpu", "fp32", TIMED, lambda line: None)
-    found = recognizer.transcribe(collate([utterance(each) for each in waves], waves))
+    found = recognizer.transcribe(batch_of(waves))
     assert found[0] == Hypothesis()
     for hypothesis in found:
         borders = list(zip(hypothesis.token_frames, hypothesis.token_durations, strict=True))
@@ -199,10 +193,8 @@ def broken(files: dict[str, bytes], case: str) -> dict[str, bytes]:
 )
 def test_broken_aligner(tmp_path: Path, case: str, message: str) -> None:
     path = packed(broken(contents("canary_aligned"), case), tmp_path / "model.nemo")
-    with pytest.raises(CheckpointError) as raised:
+    with refusal(CheckpointError, message):
         read_checkpoint(path)
-    assert message in str(raised.value)
-    assert "\n" not in str(raised.value)
 
 
 def test_weights_of_another_shape(tmp_path: Path) -> None:

@@ -19,23 +19,13 @@ from fastscribe.errors import CheckpointError, UnsupportedCheckpoint, UsageError
 from fastscribe.families.model import build_model
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.text.transcript import assemble
-from fastscribe.types import AudioInfo, Features, Hypothesis, Utterance
-from tests.conftest import AUDIO, MODELS, checkpoint, golden, recognizer, waveform
-from tests.helpers.collate import collate
+from fastscribe.types import Hypothesis
+from tests.conftest import AUDIO, MODELS, checkpoint, golden, recognizer, refusal, waveform
+from tests.helpers.collate import batch_of, utterance
 
 FOLDER = MODELS / "hf_canary"
 NAMES = sorted(golden(FOLDER)["files"])
 HEAD, EMBEDDING = "proj_out.weight", "model.decoder.embed_tokens.weight"
-
-
-def utterance(wave: np.ndarray) -> Utterance:
-    return Utterance(AudioInfo("a.wav", "a.wav", 16000, 1, len(wave)), 0, len(wave))
-
-
-def features(names: list[str]) -> Features:
-    waves = [waveform(AUDIO / name) for name in names]
-    model = recognizer(FOLDER)
-    return model.features(*model.upload(collate([utterance(wave) for wave in waves], waves)))
 
 
 def text(hypothesis: Hypothesis) -> str:
@@ -50,8 +40,7 @@ def test_tokens_and_text(batch_size: int) -> None:
     files = NAMES[(1, 4, 1000).index(batch_size) :: 3]
     for first in range(0, len(files), batch_size):
         names = files[first : first + batch_size]
-        waves = [waveform(AUDIO / name) for name in names]
-        hypotheses = model.transcribe(collate([utterance(wave) for wave in waves], waves))
+        hypotheses = model.transcribe(batch_of([waveform(AUDIO / name) for name in names]))
         for name, hypothesis in zip(names, hypotheses, strict=True):
             assert (name, list(hypothesis.token_ids)) == (name, entries[name]["ids"])
             assert text(hypothesis) == entries[name]["text"]
@@ -77,25 +66,25 @@ def change_weights(folder: Path, edit: Callable[[dict[str, torch.Tensor]], objec
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("decoder_config.head_dim", 16, r"decoder_config\.head_dim: 16 \(supported: 8, null\)"),
-        ("decoder_config.num_key_value_heads", 2, r"num_key_value_heads: 2 \(supported: 4, null\)"),
-        ("decoder_config.hidden_size", 48, r"decoder_config\.hidden_size: 48 \(supported: the encoder's 32\)"),
-        ("encoder_config.hidden_size", 64, r"decoder_config\.hidden_size: 32 \(supported: the encoder's 64\)"),
-        ("decoder_config.attention_bias", False, r"attention_bias: False \(supported: True\)"),
-        ("decoder_config.hidden_act", "silu", r"hidden_act: 'silu' \(supported: relu\)"),
+        ("decoder_config.head_dim", 16, "decoder_config.head_dim: 16 (supported: 8, null)"),
+        ("decoder_config.num_key_value_heads", 2, "num_key_value_heads: 2 (supported: 4, null)"),
+        ("decoder_config.hidden_size", 48, "decoder_config.hidden_size: 48 (supported: the encoder's 32)"),
+        ("encoder_config.hidden_size", 64, "decoder_config.hidden_size: 32 (supported: the encoder's 64)"),
+        ("decoder_config.attention_bias", False, "attention_bias: False (supported: True)"),
+        ("decoder_config.hidden_act", "silu", "hidden_act: 'silu' (supported: relu)"),
         (
             "decoder_config.max_position_embeddings",
             10**7,
-            r"max_position_embeddings: 10000000 \(supported: up to 8192\)",
+            "max_position_embeddings: 10000000 (supported: up to 8192)",
         ),
-        ("decoder_config.vocab_size", 128, r"decoder_config\.vocab_size: 128 \(supported: 136\)"),
-        ("decoder_config.new_switch", "on", r"decoder_config\.new_switch: 'on'"),
+        ("decoder_config.vocab_size", 128, "decoder_config.vocab_size: 128 (supported: 136)"),
+        ("decoder_config.new_switch", "on", "decoder_config.new_switch: 'on'"),
         ("decoder_config", None, "no section config.decoder_config"),
         ("encoder_config", None, "no section config.encoder_config"),
-        ("tie_word_embeddings", False, r"tie_word_embeddings: False \(supported: True\)"),
-        ("decoder_start_token_id", 4, r"decoder_start_token_id: 4 \(supported: the id of <\|startofcontext\|>"),
-        ("eos_token_id", 2, r"eos_token_id: 2 \(supported: the id of <\|endoftext\|>"),
-        ("eos_token_id", [3], r"eos_token_id: \[3\]"),
+        ("tie_word_embeddings", False, "tie_word_embeddings: False (supported: True)"),
+        ("decoder_start_token_id", 4, "decoder_start_token_id: 4 (supported: the id of <|startofcontext|>"),
+        ("eos_token_id", 2, "eos_token_id: 2 (supported: the id of <|endoftext|>"),
+        ("eos_token_id", [3], "eos_token_id: [3]"),
     ],
 )
 def test_unsupported_settings(folder: Path, key: str, value: object, message: str) -> None:
@@ -107,9 +96,8 @@ def test_unsupported_settings(folder: Path, key: str, value: object, message: st
         config[last] = value
 
     change(folder / "config.json", edit)
-    with pytest.raises(CheckpointError, match=message) as error:
+    with refusal(CheckpointError, message):
         read_checkpoint(folder)
-    assert "\n" not in str(error.value)
 
 
 def test_defaults(folder: Path) -> None:

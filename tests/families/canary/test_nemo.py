@@ -21,9 +21,8 @@ from fastscribe.transcriber import Transcriber
 from fastscribe.types import Failure, Hypothesis
 from tests.checkpoint.test_checkpoint import with_yaml
 from tests.conftest import AUDIO, MODELS, checkpoint, golden, waveform
-from tests.helpers.collate import collate
+from tests.helpers.collate import batch_of
 from tests.helpers.processes import fastscribe
-from tests.test_golden import utterance
 
 NAMES = ("canary", "canary2", "canary_unified", "canary_transf")
 OPTIONS = {
@@ -56,8 +55,7 @@ def found(name: str, setting: str) -> dict:
     """Return the hypothesis of each file."""
     rows = {}
     for chunk in batches_of(name, setting):
-        waves = [waveform(AUDIO / file) for file in chunk]
-        batch = collate([utterance(wave) for wave in waves], waves)
+        batch = batch_of([waveform(AUDIO / file) for file in chunk])
         rows.update(zip(chunk, canary(name, setting).transcribe(batch), strict=True))
     return rows
 
@@ -177,5 +175,5 @@ def test_short_recordings_equal_nemo(name: str, tmp_path: Path) -> None:
 def test_empty_recording() -> None:
     for name in NAMES:
         waves = [np.zeros(1, np.float32), waveform(AUDIO / "01_0_00010.flac")]
-        found = canary(name).transcribe(collate([utterance(wave) for wave in waves], waves))
+        found = canary(name).transcribe(batch_of(waves))
         assert found[0] == Hypothesis() and found[1].token_ids

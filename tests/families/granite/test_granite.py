@@ -30,10 +30,10 @@ from fastscribe.families.parameter_shapes import parameter_shapes
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.text.tokenizer import piece_of_bytes
 from fastscribe.transcriber import Transcriber
-from fastscribe.types import AudioInfo, Features, Hypothesis, Utterance
+from fastscribe.types import Features, Hypothesis
 from scripts.shapes import SHAPES
-from tests.conftest import AUDIO, MODELS, golden, waveform
-from tests.helpers.collate import collate
+from tests.conftest import AUDIO, MODELS, golden, refusal, waveform
+from tests.helpers.collate import batch_of
 from tests.helpers.granite_folder import (
     PROCESSOR_CONFIG,
     PUBLISHED_CONFIG,
@@ -54,10 +54,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for kind in KINDS:
         write_folder(root / kind, kind)
     return {kind: root / kind for kind in KINDS}
-
-
-def batch_of(waves: list[np.ndarray]):
-    return collate([Utterance(AudioInfo("a", "a", 16000, 1, len(wave)), 0, len(wave)) for wave in waves], waves)
 
 
 @cache
@@ -262,26 +258,25 @@ def test_published_configuration(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "extractor", "named"),
     [
-        ({"": {"pad_token_id": 5}}, {}, r"config\.pad_token_id: 5"),
-        ({"vocab_size": 100}, {}, r"encoder_config\.vocab_size: 100"),
-        ({"hidden_act": "relu"}, {}, r"encoder_config\.hidden_act: 'relu'"),
-        ({"num_key_value_heads": 2}, {}, r"encoder_config\.num_key_value_heads: 2"),
-        ({"head_dim": 64}, {}, r"encoder_config\.head_dim: 64"),
-        ({"subsample_layers": [16]}, {}, r"encoder_config\.subsample_layers: \[16\]"),
-        ({"subsample_layers": list(range(16))}, {}, r"encoder\.stride: 131072"),
-        ({"context_size": 513}, {}, r"encoder\.block: 513.*up to 512"),
-        ({"conv_kernel_size": 8}, {}, r"encoder\.conv_kernel: 8"),
-        ({"rotary": True}, {}, r"encoder_config\.rotary: True"),
-        ({}, {"delta_win_length": 5}, r"feature_extractor\.delta_win_length: 5"),
-        ({}, {"feature_size": 160}, r"feature_extractor\.feature_size: 160"),
-        ({}, {"feature_extractor_type": "Whisper"}, r"feature_extractor\.feature_extractor_type: 'Whisper'"),
-        ({}, {"logmel_floor_db": None}, r"feature_extractor\.logmel_floor_db: None"),
+        ({"": {"pad_token_id": 5}}, {}, "config.pad_token_id: 5"),
+        ({"vocab_size": 100}, {}, "encoder_config.vocab_size: 100"),
+        ({"hidden_act": "relu"}, {}, "encoder_config.hidden_act: 'relu'"),
+        ({"num_key_value_heads": 2}, {}, "encoder_config.num_key_value_heads: 2"),
+        ({"head_dim": 64}, {}, "encoder_config.head_dim: 64"),
+        ({"subsample_layers": [16]}, {}, "encoder_config.subsample_layers: [16]"),
+        ({"subsample_layers": list(range(16))}, {}, "encoder.stride: 131072"),
+        ({"context_size": 513}, {}, "encoder.block: 513 (supported: up to 512"),
+        ({"conv_kernel_size": 8}, {}, "encoder.conv_kernel: 8"),
+        ({"rotary": True}, {}, "encoder_config.rotary: True"),
+        ({}, {"delta_win_length": 5}, "feature_extractor.delta_win_length: 5"),
+        ({}, {"feature_size": 160}, "feature_extractor.feature_size: 160"),
+        ({}, {"feature_extractor_type": "Whisper"}, "feature_extractor.feature_extractor_type: 'Whisper'"),
+        ({}, {"logmel_floor_db": None}, "feature_extractor.logmel_floor_db: None"),
     ],
 )
 def test_unsupported_settings(changes: dict, extractor: dict, named: str, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedCheckpoint, match=named) as refused:
+    with refusal(UnsupportedCheckpoint, named):
         read_published(changes, extractor, tmp_path)
-    assert "\n" not in str(refused.value)
 
 
 def test_head_that_is_not_tied(tmp_path: Path) -> None:

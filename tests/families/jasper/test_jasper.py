@@ -24,7 +24,7 @@ from fastscribe.training.recipe import DataRecipe, ManifestPart, Recipe
 from fastscribe.types import Features
 from scripts.shapes import SHAPES
 from tests.checkpoint.test_checkpoint import with_yaml
-from tests.conftest import MODELS, checkpoint
+from tests.conftest import MODELS, checkpoint, refusal
 
 JASPER, QUARTZNET = MODELS / "jasper", MODELS / "quartznet"
 
@@ -60,19 +60,19 @@ def changed_block(**changes) -> dict:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"se": "yes"}, r"encoder\.jasper\.1\.se: 'yes'"),
-        ({"se": True, "se_reduction_ratio": 0}, r"encoder\.jasper\.1\.se_reduction_ratio: 0"),
-        ({"se": True, "se_reduction_ratio": 65}, r"blocks\.se_hidden: 0 \(supported: 1 to"),
-        ({"future_context": 3}, r"encoder\.jasper\.1\.future_context: 3"),
-        ({"residual_mode": "multiply"}, r"residual_mode: 'multiply'"),
-        ({"kernel": [13, 15]}, r"kernel: \[13, 15\]"),
-        ({"filters": -1}, r"filters: -1"),
-        ({"stride": [9]}, r"blocks\.stride: 9"),
-        ({"stride": [2], "dilation": [2]}, r"blocks\.1\.dilation: 2"),
-        ({"stride": [2]}, r"blocks\.1\.stride: 2"),  # the residual is not strided
-        ({"groups": 7}, r"blocks\.1\.groups: 7"),
-        ({"heads": 7}, r"blocks\.1\.heads: 7"),
-        ({"inplace_abn": True}, r"inplace_abn: True"),
+        ({"se": "yes"}, "encoder.jasper.1.se: 'yes'"),
+        ({"se": True, "se_reduction_ratio": 0}, "encoder.jasper.1.se_reduction_ratio: 0"),
+        ({"se": True, "se_reduction_ratio": 65}, "blocks.se_hidden: 0 (supported: 1 to"),
+        ({"future_context": 3}, "encoder.jasper.1.future_context: 3"),
+        ({"residual_mode": "multiply"}, "residual_mode: 'multiply'"),
+        ({"kernel": [13, 15]}, "kernel: [13, 15]"),
+        ({"filters": -1}, "filters: -1"),
+        ({"stride": [9]}, "blocks.stride: 9"),
+        ({"stride": [2], "dilation": [2]}, "blocks.1.dilation: 2"),
+        ({"stride": [2]}, "blocks.1.stride: 2"),  # the residual is not strided
+        ({"groups": 7}, "blocks.1.groups: 7"),
+        ({"heads": 7}, "blocks.1.heads: 7"),
+        ({"inplace_abn": True}, "inplace_abn: True"),
         ("not a block", "no section encoder.jasper.1"),
     ],
     ids=str,
@@ -81,9 +81,8 @@ def test_invalid_block(tmp_path: Path, changes: dict | str, message: str) -> Non
     block = changed_block(**changes) if isinstance(changes, dict) else changes
     source = QUARTZNET / "model.nemo"
     blocks = [changed_block(stride=[2], repeat=1, kernel=[11], residual=False), block]
-    with pytest.raises(CheckpointError, match=message) as error:
+    with refusal(CheckpointError, message):
         read_checkpoint(with_yaml(tmp_path, source, encoder__jasper=blocks))
-    assert "\n" not in str(error.value) and len(str(error.value)) < 1000
 
 
 def test_settings_as_in_nemo(tmp_path: Path) -> None:

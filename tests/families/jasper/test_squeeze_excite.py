@@ -22,7 +22,7 @@ from fastscribe.text.transcript import assemble
 from fastscribe.types import Frames
 from scripts.random_checkpoint import random_checkpoint
 from tests.conftest import AUDIO, MODELS, golden, waveform
-from tests.families.granite.test_granite import batch_of
+from tests.helpers.collate import batch_of
 from tests.helpers.se_checkpoint import NAMES, se_config, write_checkpoint
 
 EXPECTED = golden(MODELS / "se")["models"]
