@@ -41,7 +41,7 @@ from fastscribe.training.network import loss_of
 from fastscribe.training.prompts import PromptedEncoder, PromptReader
 from fastscribe.training.recipe import Recipe, check_used
 from fastscribe.training.scoring import Scoring, ValidationSet, choose_scoring, is_one_language
-from fastscribe.training.split import count_by_share, has_two_sentences, split_validation
+from fastscribe.training.split import split_validation
 from fastscribe.types import Float64Array
 
 _MIN_VALIDATION = 10  # recordings
@@ -191,18 +191,9 @@ class _Preparation:
         """
         seed, share, non_speech = self.recipe.run.seed, self.recipe.data.validation_share, examples.non_speech
         speech = examples.take(~non_speech)
-        if not has_two_sentences(speech):
-            raise UsageError(
-                f"{len(speech):,} recording{'s' * (len(speech) > 1)} of one sentence: too few to train on some and "
-                "validate with others; give more, or others as data.validation"
-            )
-        by_share = count_by_share(speech, seed=seed, share=share)
         min_count = max(1, min(_MIN_VALIDATION, len(speech) // 10))
-        if min_count <= by_share < len(speech):
-            training, validation = split_validation(speech, seed=seed, share=share)
-        else:
-            count = min(max(min_count, round(share * len(speech))), len(speech) - 1)
-            training, validation = split_validation(speech, seed=seed, count=count)
+        training, validation, by_share = split_validation(speech, seed=seed, share=share, min_count=min_count)
+        if by_share is not None:
             by = f"validation_share {share:g} gives {by_share:,} of {len(speech):,} recordings"
             self.say(f"{by}: {len(validation):,} instead")
         return training.joined(examples.take(non_speech)), tuple(validation)
