@@ -133,6 +133,11 @@ class Aligner(Transcriber):
         with closing(self.transcribe(inputs, ordered=ordered, progress=progress)) as results:
             yield from results
 
+    def with_texts(self, texts: Texts) -> Aligner:
+        """Set where the texts of the next run are, and return this aligner."""
+        self.texts = texts
+        return self
+
     @classmethod
     def load(
         cls,

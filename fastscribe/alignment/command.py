@@ -204,8 +204,8 @@ class AlignPart(RunPart):
         with quick_start():
             from fastscribe.alignment.aligner import Aligner
 
-        self._aligner = Aligner.load(Path(job.model), job.device, job.dtype, job.options, say)
-        self._aligner.texts = self._texts
+        loaded = Aligner.load(Path(job.model), job.device, job.dtype, job.options, say)
+        self._aligner = loaded.with_texts(self._texts)
         return self._aligner
 
     @property

@@ -195,8 +195,7 @@ def test_unusable_texts_fail_alone(aligner: Aligner, tmp_path: Path) -> None:
 
 def test_recordings_without_sound_fail() -> None:
     """No batch may follow that completes them: the packaged model gets no silence."""
-    aligner = Aligner.load("default", "cpu", "fp32", say=lambda line: None)
-    aligner.texts = _SameText()  # type: ignore[assignment]
+    aligner = Aligner.load("default", "cpu", "fp32", say=lambda line: None).with_texts(_SameText())
     silence = np.zeros(80000, np.int16), 16000
     for inputs in ([silence], [silence, silence], [soundfile.read(FILES[0], dtype="int16"), silence]):
         *others, silent = aligner.transcribe(inputs, ordered=True)
