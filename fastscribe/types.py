@@ -469,6 +469,11 @@ class Transcript:
         return self.audio.index
 
     @property
+    def row(self) -> Mapping[str, Any] | None:
+        """Every field of the manifest's row; None outside manifests."""
+        return self.audio.row
+
+    @property
     def words(self) -> tuple[Word, ...]:
         """The words of all segments."""
         return tuple(word for segment in self.segments for word in segment.words)
@@ -502,6 +507,7 @@ class Failure(_Keyed):
     index: int = 0  # position among the inputs of a run, from 0
     given_key: Any = field(default=None, compare=False)  # as Source's
     listed: str = field(default="", compare=False)  # as Source's
+    may_pass: bool = field(default=False, compare=False)  # a store was out of reach: a later run tries it again
 
     if not TYPE_CHECKING:  # where results are checked as a union, and Failure has no such attributes
 

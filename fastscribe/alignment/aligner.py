@@ -38,8 +38,8 @@ from fastscribe.types import Failure, Frames, Hypothesis, Int32Array, Transcript
 if TYPE_CHECKING:
     from fastscribe.audio.given import Inputs
 
-
 _DEFAULTS = Options()
+_MAX_BATCH_BYTES = 128 << 20
 
 
 class KnownTexts:
@@ -62,7 +62,9 @@ class KnownTexts:
         return results
 
     def kept(self, result: Hypothesis) -> Hypothesis:
-        return self._aligner.held(result)
+        """Return the hypothesis with emissions of half the size and their own memory."""
+        emissions_TV = result.emissions_TV
+        return result if emissions_TV is None else replace(result, emissions_TV=emissions_TV.astype(np.float16))
 
     def first(self, parts: Sequence[DecodedUtterance]) -> Sequence[Transcript | Failure]:
         self._waiting.append((parts[0][0].audio, parts))
@@ -191,17 +193,15 @@ class Aligner(Transcriber):
         """Return the budget of a batch, with at most as many frames as the host takes log-probabilities of at once."""
         budget = super()._budget()
         if math.isfinite(budget.frames):
-            budget.frames = min(budget.frames, float(max_batch_frames(self._config.blank_id + 1)))
+            most_frames = max(1, _MAX_BATCH_BYTES // (4 * (self._config.blank_id + 1)))
+            budget.frames = min(budget.frames, float(most_frames))
         return budget
-
-
-MAX_BATCH_BYTES = 128 << 20
 
 
 class EmissionDecoder:
     """A greedy CTC Decoder (decoder.py) whose hypotheses have `emissions_TV`, the log-probabilities of every frame.
 
-    They take 4 bytes a frame and label on their way to the host, so batches are limited (MAX_BATCH_BYTES).
+    They take 4 bytes a frame and label on their way to the host, so batches are limited (_MAX_BATCH_BYTES).
     """
 
     def __init__(self, head: CtcHead, blank_id: int) -> None:
@@ -232,8 +232,3 @@ class EmissionDecoder:
 
     def close(self) -> None:
         """Do nothing: `submit` keeps no memory."""
-
-
-def max_batch_frames(num_labels: int) -> int:
-    """Return the most frames of a batch whose log-probabilities keep within MAX_BATCH_BYTES."""
-    return max(1, MAX_BATCH_BYTES // (4 * num_labels))

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fastscribe._system.process_settings import quick_start
-from fastscribe.alignment.script import missing_line, unheard_line, unsearched_line, unwritten_line
 from fastscribe.alignment.texts import Texts
 from fastscribe.audio.formats import list_kind
 from fastscribe.checkpoint.hub_name import DEFAULT
@@ -173,12 +171,18 @@ def align(
     )
     is_brief = quiet or is_one_short_file(inputs)
     path = str(find_model(DEFAULT if model is None else model, show_progress=not (quiet or no_progress)))
-    job = TranscribeJob(path, device, dtype, options, output, None)
     named = () if model or quiet else (PackagedModel("at the end" if is_brief else "first", is_usual=False),)
-    job = replace(job, log_file=log_file, parts=(AlignPart(texts), *named))
-    job = replace(job, allowed_failures=allowed_failures(allow_failures))
-    job = replace(job, quiet=quiet, show_progress=not (quiet or no_progress), show_report=verbose or not is_brief)
-    run(replace(job, verbose=verbose), None)
+    job = TranscribeJob(
+        *(path, device, dtype, options, output, None),
+        parts=(AlignPart(texts), *named),
+        allowed_failures=allowed_failures(allow_failures),
+        show_progress=not (quiet or no_progress),
+        show_report=verbose or not is_brief,
+        quiet=quiet,
+        verbose=verbose,
+        log_file=log_file,
+    )
+    run(job, None)
 
 
 class AlignPart(RunPart):
@@ -208,11 +212,4 @@ class AlignPart(RunPart):
     def lines(self) -> Sequence[str]:
         """How files were read, which words were not heard, where none were looked for, which characters are not written."""
         assert self._aligner is not None
-        counts = self._aligner.text_aligner
-        return [
-            *self._texts.lines,
-            *([unwritten_line(counts.unwritten, counts.num_untimed)] if counts.unwritten else ()),
-            *([missing_line(counts.missing, counts.num_missing, counts.num_words)] if counts.num_missing else ()),
-            *([unheard_line(counts.unheard, counts.num_unheard)] if counts.num_unheard else ()),
-            *(unsearched_line(seconds, is_common) for is_common, seconds in counts.unsearched_s.items() if seconds),
-        ]
+        return [*self._texts.lines, *self._aligner.text_aligner.counts.lines]

@@ -11,14 +11,14 @@ from __future__ import annotations
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import accumulate
 
 from fastscribe.text.encoder import EncodedWord, WordEncoder
 from fastscribe.text.tokenizer import Tokenizer
 
-_MAX_SHOWN = 12  # characters in a message
+_MAX_SHOWN, _MAX_NAMED = 12, 8  # characters, and words or lines, in a message
 _QUOTES = str.maketrans("‘’ʼ´`“”„«»‐‑–—", "'''''\"\"\"\"\"----")
 
 
@@ -124,66 +124,80 @@ class Speller:
         return tokenizer.unknown_ids | tokenizer.silent_ids | tokenizer.byte_ids | {len(tokenizer.pieces)}
 
 
-def unwritten_line(unwritten: Counter[str], num_words: int) -> str:
-    """Return the message about characters that a model does not write.
+@dataclass
+class Counts:
+    """What was not as the texts say, in all recordings so far.
 
-    Args:
-        unwritten: How often each occurs.
-        num_words: Words that have no other letters.
-    """
-    characters = [character for character, _ in unwritten.most_common()]
-    shown = " ".join(characters[:_MAX_SHOWN]) + (" .." if len(characters) > _MAX_SHOWN else "")
-    times = "once" if unwritten.total() == 1 else f"{unwritten.total():,} times"
-    words = f"; {_count(num_words)} of such characters alone, timed by the words around" if num_words else ""
-    return f"the model does not write {shown}, which the texts have {times}: left out of the alignment{words}"
-
-
-def missing_line(first: Sequence[str], num_missing: int, num_words: int) -> str:
-    """Return the message about words that were not heard.
-
-    Args:
-        first: The first of them.
-        num_missing: How many they are.
+    Attributes:
+        unwritten: Letters and digits that the model does not write, by how often they came.
+        num_untimed: Words that the model writes nothing of.
         num_words: Words of all texts.
+        num_missing: Words that were not heard.
+        missing: The first of these.
+        num_unheard: Lines of texts, not of subtitles, that were not heard.
+        unheard: The first of these, each as its recording and number.
+        unsearched_s: Seconds in which missing words and other speech were not looked for, because there was no anchor; by
+            whether the text has three words in a row that were heard there.
     """
-    shown = ", ".join(first) + (" .." if len(first) < num_missing else "")
-    were = "1 word of the texts was" if num_missing == 1 else f"{num_missing:,} words of the texts were"
-    return f"{were} not heard, of {num_words:,}: {shown}; they are marked missing in JSON"
+
+    unwritten: Counter[str] = field(default_factory=Counter)
+    num_untimed: int = 0
+    num_words: int = 0
+    num_missing: int = 0
+    missing: list[str] = field(default_factory=list)
+    num_unheard: int = 0
+    unheard: list[str] = field(default_factory=list)
+    unsearched_s: dict[bool, float] = field(default_factory=lambda: {False: 0.0, True: 0.0})
+
+    def add_missing(self, words: Sequence[str]) -> None:
+        self.num_missing += len(words)
+        self.missing += words[: _MAX_NAMED - len(self.missing)]
+
+    def add_unheard(self, lines: Sequence[str]) -> None:
+        self.num_unheard += len(lines)
+        self.unheard += lines[: _MAX_NAMED - len(self.unheard)]
+
+    @property
+    def lines(self) -> list[str]:
+        """The messages for the user."""
+        found = []
+        if self.unwritten:
+            characters = [character for character, _ in self.unwritten.most_common()]
+            shown = " ".join(characters[:_MAX_SHOWN]) + (" .." if len(characters) > _MAX_SHOWN else "")
+            times = "once" if self.unwritten.total() == 1 else f"{self.unwritten.total():,} times"
+            are = "1 word is" if self.num_untimed == 1 else f"{self.num_untimed:,} words are"
+            words = f"; {are} of such characters alone, timed by the words around" if self.num_untimed else ""
+            found.append(
+                f"the model does not write {shown}, which the texts have {times}: left out of the alignment{words}"
+            )
+        if self.num_missing:
+            shown = _first(self.missing, self.num_missing)
+            were = _not_heard(self.num_missing, "word")
+            found.append(f"{were}, of {self.num_words:,}: {shown}; they are marked missing in JSON")
+        if self.num_unheard:
+            shown, them = _first(self.unheard, self.num_unheard), "it" if self.num_unheard == 1 else "them"
+            found.append(f"{_not_heard(self.num_unheard, 'line')}, and subtitles leave {them} out: {shown}")
+        for is_common, seconds in self.unsearched_s.items():
+            if seconds:
+                found.append(
+                    f"{seconds / 60:,.0f} minutes of recordings have no three words in a row {_WHY[is_common]}"
+                )
+        return found
 
 
-def unheard_line(first: Sequence[str], num_unheard: int) -> str:
-    """Return the message about lines that were not heard.
-
-    Args:
-        first: The first of them, each as its recording and number.
-        num_unheard: How many they are.
-    """
-    were = "1 line of the texts was" if num_unheard == 1 else f"{num_unheard:,} lines of the texts were"
-    shown = ", ".join(first) + (" .." if len(first) < num_unheard else "")
-    return f"{were} not heard, and subtitles leave {'it' if num_unheard == 1 else 'them'} out: {shown}"
+_UNSEARCHED = "missing words and other speech were not looked for there"
+_WHY = {  # by whether three words in a row of the text were heard, but more than once
+    True: f"that occur once in the text and were heard once, as where a line is repeated: {_UNSEARCHED}",
+    False: f"in common with their texts: {_UNSEARCHED}, and the times mean little if it is another text or language",
+}
 
 
-def unsearched_line(seconds: float, have_common_run: bool) -> str:
-    """Return the message about stretches of recordings in which missing words and other speech were not looked for.
-
-    Args:
-        seconds: How long they are.
-        have_common_run: Three words in a row of their texts were heard there, but more than once.
-    """
-    unsearched = "missing words and other speech were not looked for there"
-    if have_common_run:
-        return (
-            f"{seconds / 60:,.0f} minutes of recordings have no three words in a row that occur once in the text and were "
-            f"heard once, as where a line is repeated: {unsearched}"
-        )
-    return (
-        f"{seconds / 60:,.0f} minutes of recordings have no three words in a row in common with their texts: {unsearched}, and "
-        "the times mean little if it is another text or language"
-    )
+def _first(named: Sequence[str], num_all: int) -> str:
+    return ", ".join(named) + (" .." if len(named) < num_all else "")
 
 
-def _count(num_words: int) -> str:
-    return "1 word is" if num_words == 1 else f"{num_words:,} words are"
+def _not_heard(count: int, what: str) -> str:
+    return (f"1 {what} of the texts was" if count == 1 else f"{count:,} {what}s of the texts were") + " not heard"
 
 
 def _line_ranges(lines: Sequence[Sequence[str]]) -> tuple[range, ...]:

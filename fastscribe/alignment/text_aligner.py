@@ -16,10 +16,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import groupby, pairwise, starmap
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +28,7 @@ from fastscribe.alignment.anchors import HeardWord, Window, cuts, find_matches, 
 from fastscribe.alignment.cue_times import fill, place_cues
 from fastscribe.alignment.forced_alignment import Span, align, frames_needed
 from fastscribe.alignment.loose_alignment import MAX_CELLS, LooseAlignment, align_loosely
-from fastscribe.alignment.script import Script, Speller
+from fastscribe.alignment.script import Counts, Script, Speller
 from fastscribe.alignment.texts import without_names
 from fastscribe.audio.failures import to_failure
 from fastscribe.config import ModelConfig
@@ -40,15 +39,24 @@ from fastscribe.results.formats.given_cues import GivenCues, cues_of_row
 from fastscribe.segmentation.seams import normalized_text
 from fastscribe.text.tokenizer import Tokenizer
 from fastscribe.text.transcript import DecodedUtterance, group_words, segments_of
-from fastscribe.types import AudioInfo, Failure, Float32Array, Gap, Hypothesis, Segment, Token, Transcript, Word
+from fastscribe.types import (
+    AudioInfo,
+    Failure,
+    Float32Array,
+    Gap,
+    Int64Array,
+    Segment,
+    Token,
+    Transcript,
+    Word,
+)
 
 _MIN_WHOLE_S = 120.0
 _MIN_WINDOW_S = 5.0
-_MAX_SHOWN = 8  # missing words or lines in a message
 # When a text is another recording's, and when a line is nobody's (docs/align.md has the measurements).
-MIN_WORDS, MAX_HEARD = 30, 0.7
-_ROW_WORDS, MIN_IN_ROWS = 5, 0.5
-MAX_HEARD_OF_LINE = 1 / 3
+_MIN_WORDS, _MAX_HEARD = 30, 0.7
+_ROW_WORDS, _MIN_IN_ROWS = 5, 0.5
+_MAX_HEARD_OF_LINE = 1 / 3
 _MIN_PROBABILITY = 1e-38  # its logarithm is finite
 # What a word may last beyond the frames of its last letter: models write a full stop anywhere in the pause that follows.
 _AFTER_LETTER_S = 0.08
@@ -69,35 +77,46 @@ class HeardToken(NamedTuple):
     end: int  # the frame after its last
 
 
-@dataclass(frozen=True)
-class _Part:
-    """Frames that one utterance contributes to its recording."""
-
-    first: int  # index of its first frame among those of the recording
-    start_s: float  # on the recording's clock
-    emissions_TV: Float32Array
-    tokens: list[HeardToken]
-
-
 class _Frames:
-    """The frames of a recording: those of its utterances, in order, without overlaps and without silence left out."""
+    """The frames of a recording: those of its utterances, in order, without overlaps and without silence left out.
+
+    Where two utterances overlap, the first has the earlier half, and the second the later one.
+    """
 
     def __init__(self, parts: Sequence[DecodedUtterance], frame_s: float) -> None:
-        self._parts = list(_parts(sorted(parts, key=lambda part: part[0].start), frame_s))
-        self._firsts = [part.first for part in self._parts]
-        self._frame_s = frame_s
-        self.heard = [token for part in self._parts for token in part.tokens]
-        last = self._parts[-1] if self._parts else None
-        self.num_frames = 0 if last is None else last.first + len(last.emissions_TV)
+        self._parts, self._starts_s, self._firsts = list[Float32Array](), list[float](), list[int]()
+        self._frame_s, self.heard, self.num_frames = frame_s, list[HeardToken](), 0
+        ordered = sorted(parts, key=lambda part: part[0].start)
+        for index, (utterance, hypothesis) in enumerate(ordered):
+            if hypothesis.emissions_TV is None or not len(hypothesis.emissions_TV):
+                continue
+            begin, end = 0, len(hypothesis.emissions_TV)
+            if index:
+                overlap_s = ordered[index - 1][0].end_s - utterance.start_s
+                begin = max(0, round(overlap_s / 2 / frame_s))
+            if index + 1 < len(ordered):
+                overlap_s = utterance.end_s - ordered[index + 1][0].start_s
+                end = max(begin, min(end, end - round(overlap_s / 2 / frame_s))) if overlap_s > 0 else end
+            times = zip(hypothesis.token_ids, hypothesis.token_frames, hypothesis.token_durations, strict=True)
+            moved = self.num_frames - begin
+            self.heard += [
+                HeardToken(token_id, moved + frame, moved + min(frame + duration, end))
+                for token_id, frame, duration in times
+                if begin <= frame < end
+            ]
+            self._parts.append(hypothesis.emissions_TV[begin:end])
+            self._starts_s.append(utterance.start_s + begin * frame_s)
+            self._firsts.append(self.num_frames)
+            self.num_frames += end - begin
 
     @property
     def num_labels(self) -> int:
-        return int(self._parts[0].emissions_TV.shape[1])
+        return int(self._parts[0].shape[1])
 
     def start_s(self, frame: int) -> float:
         """Return the time at which a frame begins."""
-        part = self._parts[max(0, bisect_right(self._firsts, frame) - 1)]
-        return part.start_s + (frame - part.first) * self._frame_s
+        place = max(0, bisect_right(self._firsts, frame) - 1)
+        return self._starts_s[place] + (frame - self._firsts[place]) * self._frame_s
 
     def span_s(self, first: int, end: int) -> tuple[float, float]:
         """Return when frame `first` begins and frame `end` - 1 ends."""
@@ -105,48 +124,18 @@ class _Frames:
 
     def fill(self, target_TV: Float32Array, first: int) -> None:
         """Copy the emissions of the frames from `first` on into an array."""
-        done = 0
-        for part in self._parts[max(0, bisect_right(self._firsts, first) - 1) :]:
-            if done == len(target_TV):
-                return
-            source_TV = part.emissions_TV[first + done - part.first :][: len(target_TV) - done]
-            target_TV[done : done + len(source_TV)] = source_TV
-            done += len(source_TV)
+        for at, part_TV in zip(self._firsts, self._parts, strict=True):
+            begin, end = max(first, at), min(first + len(target_TV), at + len(part_TV))
+            if begin < end:
+                target_TV[begin - first : end - first] = part_TV[begin - at : end - at]
 
-    def values(self, frames: Sequence[int], labels: Sequence[int]) -> Float32Array:
+    def values(self, frames_N: Int64Array, labels_N: Int64Array) -> Float32Array:
         """Return the log-probability of a label at each of some frames, which do not decrease."""
-        found = np.empty(len(frames), np.float32)
-        places = np.searchsorted(self._firsts, frames, "right") - 1
-        frames_N, labels_N = np.asarray(frames), np.asarray(labels)
-        for place in np.unique(places):
-            is_here = places == place
-            part = self._parts[place]
-            found[is_here] = part.emissions_TV[frames_N[is_here] - part.first, labels_N[is_here]]
-        return found
-
-
-def _parts(ordered: Sequence[DecodedUtterance], frame_s: float) -> Iterator[_Part]:
-    """Yield the frames of each utterance. Where two overlap, the first has the earlier half, and the second the later one."""
-    first = 0
-    for index, (utterance, hypothesis) in enumerate(ordered):
-        if hypothesis.emissions_TV is None or not len(hypothesis.emissions_TV):
-            continue
-        begin, end = 0, len(hypothesis.emissions_TV)
-        if index:
-            overlap_s = ordered[index - 1][0].end_s - utterance.start_s
-            begin = max(0, round(overlap_s / 2 / frame_s))
-        if index + 1 < len(ordered):
-            overlap_s = utterance.end_s - ordered[index + 1][0].start_s
-            end = max(begin, min(end, end - round(overlap_s / 2 / frame_s))) if overlap_s > 0 else end
-        tokens = [
-            HeardToken(token_id, first + frame - begin, first + min(frame + duration, end) - begin)
-            for token_id, frame, duration in zip(
-                hypothesis.token_ids, hypothesis.token_frames, hypothesis.token_durations, strict=True
-            )
-            if begin <= frame < end
-        ]
-        yield _Part(first, utterance.start_s + begin * frame_s, hypothesis.emissions_TV[begin:end], tokens)
-        first += end - begin
+        found_N = np.empty(len(frames_N), np.float32)
+        borders = np.searchsorted(frames_N, [*self._firsts, self.num_frames]).tolist()
+        for at, part_TV, own in zip(self._firsts, self._parts, starmap(slice, pairwise(borders)), strict=True):
+            found_N[own] = part_TV[frames_N[own] - at, labels_N[own]]
+        return found_N
 
 
 @dataclass(frozen=True)
@@ -167,15 +156,7 @@ class TextAligner:
     """Aligns the texts of recordings (the field `text` of AudioInfo.row) with the emissions of their utterances.
 
     Attributes:
-        unwritten: Letters and digits of the texts so far that the model does not write, by how often they came.
-        num_untimed: Words so far that the model writes nothing of.
-        num_missing: Words so far that were not heard.
-        missing: The first of these.
-        num_unheard: Lines of texts so far, not of subtitles, that were not heard.
-        unheard: The first of these, each as its recording and number.
-        num_words: Words so far.
-        unsearched_s: Seconds so far in which missing words and other speech were not looked for, because there was no anchor;
-            by whether the text has three words in a row that were heard.
+        counts: What was not as the texts say, so far.
     """
 
     def __init__(self, config: ModelConfig, tokenizer: Tokenizer, where: object) -> None:
@@ -187,17 +168,7 @@ class TextAligner:
         self._tokenizer, self._blank_id, self._frame_s = tokenizer, config.blank_id, config.frame_s
         self._has_letters = [*(any(map(str.isalnum, text)) for text in tokenizer.token_texts), False]  # and the blank
         self.max_held_s = MAX_HELD_BYTES / (2 * (config.blank_id + 1)) * config.frame_s
-        self.unwritten: Counter[str] = Counter()
-        self.num_untimed = self.num_missing = self.num_words = self.num_unheard = 0
-        self.missing: list[str] = []
-        self.unheard: list[str] = []
-        self.unsearched_s = {False: 0.0, True: 0.0}
-
-    @staticmethod
-    def held(hypothesis: Hypothesis) -> Hypothesis:
-        """Return the hypothesis of an utterance that waits for others, with emissions of half the size and their own memory."""
-        emissions_TV = hypothesis.emissions_TV
-        return hypothesis if emissions_TV is None else replace(hypothesis, emissions_TV=emissions_TV.astype(np.float16))
+        self.counts = Counts()
 
     def align(self, recordings: Sequence[Recording]) -> list[Transcript | Failure]:
         """Align recordings together. One that cannot be aligned becomes a Failure of the stage "align"."""
@@ -212,7 +183,8 @@ class TextAligner:
 
     def _job(self, audio: AudioInfo, parts: Sequence[DecodedUtterance]) -> _Job:
         given = cues_of_row(audio.row)
-        text, speakers = text_of(audio.row), list[str | None]()
+        text, speakers = (audio.row or {}).get("text"), list[str | None]()
+        text = text if isinstance(text, str) else ""
         if given is None:
             text, speakers = without_names(text)
         script = self._speller.script(text, num_lines=0 if given is None else len(given.cues))
@@ -225,26 +197,20 @@ class TextAligner:
         frames = _Frames(parts, self._frame_s)
         if not frames.num_frames:
             raise AudioError(audio.path, "there is no sound to align its text with")
-        if frames.num_frames * self._frame_s <= _MIN_WHOLE_S:
-            whole = [Window(0, frames.num_frames, 0, len(script.words))]
-            self._check_fits(audio, script, whole[0])
-            return _Job(audio, script, frames, whole, given, speakers)
-        heard = self._heard_words(frames.heard)
-        matches = find_matches([normalized_text(word) for word in script.words], [word.text for word in heard])
-        if not matches:
-            self._check_fits(audio, script, Window(0, frames.num_frames, 0, len(script.words)))
-        min_frames = math.ceil(_MIN_WINDOW_S / self._frame_s)
-        found = windows(cuts(matches, heard), len(script.words), frames.num_frames, min_frames)
-        return _Job(audio, script, frames, found, given, speakers)
-
-    def _check_fits(self, audio: AudioInfo, script: Script, window: Window) -> None:
-        if not _fits(script, window):
-            needed_s = frames_needed(script.token_ids) * self._frame_s
+        cut_at = list[tuple[int, int]]()
+        if frames.num_frames * self._frame_s > _MIN_WHOLE_S:
+            heard = self._heard_words(frames.heard)
+            known = [normalized_text(word) for word in script.words]
+            cut_at = cuts(find_matches(known, [word.text for word in heard]), heard)
+        if not cut_at and (needed := frames_needed(script.token_ids)) > frames.num_frames:
             raise AudioError(
                 audio.path,
-                f"too short for its text, which takes at least {needed_s:,.1f} s: it has "
-                f"{window.num_frames * self._frame_s:,.1f} s of sound",
+                f"too short for its text, which takes at least {needed * self._frame_s:,.1f} s: it has "
+                f"{frames.num_frames * self._frame_s:,.1f} s of sound",
             )
+        min_frames = math.ceil(_MIN_WINDOW_S / self._frame_s)
+        found = windows(cut_at, len(script.words), frames.num_frames, min_frames)
+        return _Job(audio, script, frames, found, given, speakers)
 
     def _heard_words(self, tokens: Sequence[HeardToken]) -> list[HeardWord]:
         words = []
@@ -279,7 +245,7 @@ class TextAligner:
             known = [normalized_text(script.words[index]) for index in window.words]
             first, end = window.first_frame, window.end_frame
             heard = [one.text for one in self._heard_words(job.frames.heard) if first <= one.first < end]
-            self.unsearched_s[have_common_run(known, heard)] += window.num_frames * self._frame_s
+            self.counts.unsearched_s[have_common_run(known, heard)] += window.num_frames * self._frame_s
             return False
         spoken = [script.word_tokens[index] for index in window.words if script.word_tokens[index]]
         words = [range(word.start - tokens.start, word.stop - tokens.start) for word in spoken]
@@ -340,10 +306,12 @@ class TextAligner:
                 _line_segment(number, words[line.start : line.stop], span)
                 for number, (line, span) in enumerate(zip(script.lines, spans, strict=True), start=1)
             ]
-        self._count(script, words)
+        self.counts.unwritten.update(script.unwritten)
+        self.counts.num_untimed += sum(script.has_no_tokens)
+        self.counts.num_words += len(words)
+        self.counts.add_missing([word.text for word in words if word.missing])
         if job.given is None:
-            self.num_unheard += len(unheard)
-            self.unheard += [f"{job.audio.path}: {number}" for number, _ in unheard][: _MAX_SHOWN - len(self.unheard)]
+            self.counts.add_unheard([f"{job.audio.path}: {number}" for number, _ in unheard])
         return Transcript(
             job.audio,
             " ".join(script.words),
@@ -357,9 +325,9 @@ class TextAligner:
         """Return for each aligned token the natural log of its mean probability in its frames."""
         indices = sorted(job.token_spans)
         lengths = [job.token_spans[index][1] - job.token_spans[index][0] for index in indices]
-        frames = [frame for index in indices for frame in range(*job.token_spans[index])]
+        frames = np.concatenate([np.arange(*job.token_spans[index]) for index in indices])
         labels = np.repeat([job.script.token_ids[index] for index in indices], lengths)
-        values = job.frames.values(frames, labels.tolist()).astype(np.float64)
+        values = job.frames.values(frames, labels).astype(np.float64)
         sums = np.add.reduceat(np.exp(values), np.cumsum([0, *lengths[:-1]]))
         return dict(zip(indices, np.log(np.maximum(sums / lengths, _MIN_PROBABILITY)).tolist(), strict=True))
 
@@ -371,14 +339,6 @@ class TextAligner:
         token_id = job.script.token_ids[index]
         piece = self._tokenizer.pieces[token_id] if token_id < len(self._tokenizer.pieces) else ""
         return Token(token_id, piece, *self._clipped(job, job.token_spans[index]), math.exp(logprob))
-
-    def _count(self, script: Script, words: Sequence[Word]) -> None:
-        self.unwritten.update(script.unwritten)
-        self.num_untimed += sum(script.has_no_tokens)
-        self.num_words += len(words)
-        missing = [word.text for word in words if word.missing]
-        self.num_missing += len(missing)
-        self.missing += missing[: _MAX_SHOWN - len(self.missing)]
 
 
 class _LogProbs:
@@ -406,12 +366,6 @@ def _spans_of(found: LooseAlignment, words: Sequence[range]) -> Iterator[tuple[i
             yield token, (first, end)
 
 
-def text_of(row: Mapping[str, object] | None) -> str:
-    """Return the text of a manifest's row; empty if it has none."""
-    text = (row or {}).get("text")
-    return text if isinstance(text, str) else ""
-
-
 def _fits(script: Script, window: Window) -> bool:
     tokens = script.tokens_of(window.words)
     return frames_needed(script.token_ids[tokens.start : tokens.stop]) <= window.num_frames
@@ -428,19 +382,15 @@ def _check_is_spoken(audio: AudioInfo, script: Script, token_spans: Mapping[int,
     A text of which a part is spoken has rows of words, and so has one that is hard to understand.
     """
     is_heard = _is_heard(script, range(len(script.words)), token_spans)
-    heard, share = how_heard(is_heard)
-    if len(is_heard) >= MIN_WORDS and heard <= MAX_HEARD and share < MIN_IN_ROWS:
-        num = len(is_heard) - sum(is_heard)
+    rows = [len(list(own)) for heard, own in groupby(is_heard) if heard]
+    heard = sum(rows) / max(1, len(is_heard))
+    in_rows = sum(row for row in rows if row >= _ROW_WORDS) / max(1, sum(rows))
+    if len(is_heard) >= _MIN_WORDS and heard <= _MAX_HEARD and in_rows < _MIN_IN_ROWS:
+        num = len(is_heard) - sum(rows)
         raise AudioError(
             audio.path,
             f"its text is not what is spoken: {num:,} of {len(is_heard):,} words were not heard, all over it",
         )
-
-
-def how_heard(is_heard: Sequence[bool]) -> tuple[float, float]:
-    """Return the share of words that were heard, and the share of these that are in rows of _ROW_WORDS at least."""
-    rows = [len(list(own)) for heard, own in groupby(is_heard) if heard]
-    return sum(rows) / max(1, len(is_heard)), sum(row for row in rows if row >= _ROW_WORDS) / max(1, sum(rows))
 
 
 def _unheard_lines(script: Script, token_spans: Mapping[int, Span]) -> list[tuple[int, range]]:
@@ -448,7 +398,7 @@ def _unheard_lines(script: Script, token_spans: Mapping[int, Span]) -> list[tupl
     found = []
     for number, line in enumerate(script.lines, start=1):
         is_heard = _is_heard(script, line, token_spans)
-        most = MAX_HEARD_OF_LINE if len(is_heard) >= _ROW_WORDS else 0.0
+        most = _MAX_HEARD_OF_LINE if len(is_heard) >= _ROW_WORDS else 0.0
         if is_heard and sum(is_heard) <= most * len(is_heard):
             found.append((number, line))
     return found if sum(map(bool, script.lines)) > 1 else []

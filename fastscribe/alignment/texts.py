@@ -24,6 +24,7 @@ from typing import Any
 from fastscribe._system.safe_open import safe_read
 from fastscribe._system.text_layout import count_of
 from fastscribe.audio.failures import system_problem, to_failure
+from fastscribe.audio.inputs import is_pipe
 from fastscribe.errors import AudioError, UsageError
 from fastscribe.results.formats.cue_markup import has_times, plain_text
 from fastscribe.types import Failure, Source
@@ -121,7 +122,7 @@ class Texts:
                 path, f"{file}: subtitles of this kind are not read: make SubRip of them, such as by {convert}"
             )
         try:
-            content = safe_read(file, MAX_TEXT_BYTES)
+            content = file.read_bytes() if is_pipe(str(file)) else safe_read(file, MAX_TEXT_BYTES)
         except OSError as error:
             raise AudioError(path, f"{os.fspath(file)}: {system_problem(error)}") from None
         text, encoding = decode(content)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise
 
 import torch
@@ -26,7 +25,6 @@ from fastscribe.config import FeaturesConfig, Options
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.prompt import spread
 from fastscribe.errors import CheckpointError
-from fastscribe.families.blocks.ctc import CtcHead
 from fastscribe.families.blocks.features import LogMel
 from fastscribe.families.model import Model
 from fastscribe.pipeline.model_building import build_on_device, encoder_of
@@ -36,13 +34,11 @@ from fastscribe.text.transcript import group_words
 from fastscribe.types import Features, Frames, Hypothesis, Int32Array
 
 Log = Callable[[str], None]
-
-
-_UNWRITTEN = "a text of characters that the model that times the words does not write"
-
-
-_MARKS = frozenset(",.!?")  # zero duration at the end of a word
 Span = tuple[int, int]  # first frame, and the frame after the last
+
+_TOO_LONG = "a text that is too long for its audio"
+_UNWRITTEN = "a text of characters that the model that times the words does not write"
+_MARKS = frozenset(",.!?")  # zero duration at the end of a word
 
 
 @dataclass(frozen=True)
@@ -73,41 +69,20 @@ class AlignmentText:
             word_tokens.append(range(len(ids) if first is None else first, len(ids)))
         return cls(tuple(ids), tuple(map(tuple, words)), tuple(word_tokens), tuple(text in _MARKS for text in texts))
 
-    def word_spans(self, token_spans: Sequence[Span]) -> list[Span]:
-        """Convert frames of tokens to frames of words. A word without tokens is empty, at the end of the previous one."""
-        spans: list[Span] = []
-        for tokens in self.word_tokens:
-            if not tokens:
-                end = spans[-1][1] if spans else 0
-                spans.append((end, end))
-                continue
-            first = token_spans[tokens.start][0]
-            ends = [token_spans[token_index][1] for token_index in tokens if not self.is_mark[token_index]]
-            ends_in_mark = self.is_mark[tokens[-1]]
-            end = token_spans[tokens[-1]][1] if not ends_in_mark else ends[-1] if ends else first
-            spans.append((first, end))
-        return spans
-
     def with_times(self, hypothesis: Hypothesis, token_spans: Sequence[Span]) -> Hypothesis:
-        """Set the frames of a hypothesis. A token outside words is empty, at the end of the previous word."""
-        borders: list[Span] = [(0, 0)] * len(hypothesis.token_ids)
-        word_spans = self.word_spans(token_spans)
-        for indices, (first, end) in zip(self.words, word_spans, strict=True):
-            edges = spread(first, end, len(indices))
-            for token_index, span in zip(indices, pairwise(edges), strict=True):
-                borders[token_index] = span
-        in_words = {token_index for indices in self.words for token_index in indices}
-        end = word_spans[0][0] if word_spans else 0
-        for token_index, span in enumerate(borders):
-            borders[token_index] = span if token_index in in_words else (end, end)
-            end = borders[token_index][1]
-        return _with_frames(hypothesis, borders, is_timed=True)
-
-
-def spread_evenly(hypothesis: Hypothesis, num_frames: int) -> Hypothesis:
-    """Spread the tokens of a hypothesis without an alignment evenly over all frames."""
-    edges = spread(0, num_frames, len(hypothesis.token_ids))
-    return _with_frames(hypothesis, list(pairwise(edges)), is_timed=False)
+        """Set the frames of a hypothesis. A word without tokens, or a token outside words, is empty, behind the word before."""
+        borders: dict[int, Span] = {}
+        starts, end = list[int](), 0
+        for indices, tokens in zip(self.words, self.word_tokens, strict=True):
+            starts.append(token_spans[tokens.start][0] if tokens else end)
+            spoken = [token_index for token_index in tokens if not self.is_mark[token_index]]
+            end = token_spans[spoken[-1]][1] if spoken else starts[-1]
+            borders |= zip(indices, pairwise(spread(starts[-1], end, len(indices))), strict=True)
+        spans, end = list[Span](), starts[0] if starts else 0
+        for token_index in range(len(hypothesis.token_ids)):
+            spans.append(borders.get(token_index, (end, end)))
+            end = spans[-1][1]
+        return _with_frames(hypothesis, spans, is_timed=True)
 
 
 def _with_frames(hypothesis: Hypothesis, spans: Sequence[Span], is_timed: bool) -> Hypothesis:
@@ -123,29 +98,15 @@ class AligningDecoder:
     first text of each kind. NeMo gives a text that is too long no words.
     """
 
-    def __init__(
-        self,
-        inner: Decoder,
-        head: CtcHead,
-        blank_id: int,
-        tokenizer: Tokenizer,
-        encoder: WordEncoder,
-        say: Callable[[str], None],
-    ) -> None:
+    def __init__(self, inner: Decoder, timer: WordTimer, tokenizer: Tokenizer) -> None:
         """Wrap a decoder.
 
         Args:
             inner: decoder of the text.
-            head: CTC head of the aligner.
-            blank_id: blank of the aligner.
+            timer: has the aligner.
             tokenizer: tokenizer of the inner decoder.
-            encoder: encodes words with the aligner's vocabulary.
-            say: receives the warning about text without an alignment.
         """
-        self.inner = inner
-        self._head, self._blank_id = head, blank_id
-        self._tokenizer, self._encoder = tokenizer, encoder
-        self._say = say
+        self.inner, self._timer, self._tokenizer = inner, timer, tokenizer
         self._said: set[str] = set()
 
     def submit(self, frames: Frames) -> torch.Tensor:
@@ -158,16 +119,17 @@ class AligningDecoder:
         Raises:
             RuntimeError: the aligner's output is not finite.
         """
-        assert frames.aligner is not None
+        assert frames.aligner is not None and self._timer.model.ctc is not None
+        frames_BTD, head = frames.aligner.frames_BTD, self._timer.model.ctc
         hypotheses = list(self.inner.read(packed, frames))
-        texts = [AlignmentText.of(hypothesis, self._tokenizer, self._encoder) for hypothesis in hypotheses]
+        texts = [AlignmentText.of(hypothesis, self._tokenizer, self._timer.words) for hypothesis in hypotheses]
         lengths = frames.aligner.lengths_B.tolist()
         alignments = align(
-            partial(self._logprobs, frames.aligner.frames_BTD),
+            lambda first, stop: torch.log_softmax(head(frames_BTD[:, first:stop]), -1, dtype=torch.float32),
             lengths,
             [text.token_ids for text in texts],
-            self._blank_id,
-            frames.aligner.frames_BTD.device,
+            self._timer.model.config.blank_id,
+            frames_BTD.device,
         )
         timed = []
         for hypothesis, text, spans, length in zip(hypotheses, texts, alignments, lengths, strict=True):
@@ -176,19 +138,17 @@ class AligningDecoder:
             elif spans is None and frames_needed(text.token_ids) <= length:
                 raise RuntimeError("the aligner's output is not finite")
             elif hypothesis.token_ids:
-                self._report("a text that is too long for its audio" if spans is None else _UNWRITTEN)
-                timed.append(spread_evenly(hypothesis, length))
+                self._report(_TOO_LONG if spans is None else _UNWRITTEN)
+                edges = spread(0, length, len(hypothesis.token_ids))
+                timed.append(_with_frames(hypothesis, list(pairwise(edges)), is_timed=False))
             else:
                 timed.append(hypothesis)
         return timed
 
-    def _logprobs(self, frames_BTD: torch.Tensor, first: int, stop: int) -> torch.Tensor:
-        return torch.log_softmax(self._head(frames_BTD[:, first:stop]), -1, dtype=torch.float32)
-
     def _report(self, what: str) -> None:
         if what not in self._said:
             self._said.add(what)
-            self._say(f"{what} is not aligned; its words are spread evenly")
+            self._timer.say(f"{what} is not aligned; its words are spread evenly")
 
     def close(self) -> None:
         self.inner.close()
@@ -196,13 +156,18 @@ class AligningDecoder:
 
 @dataclass(frozen=True)
 class WordTimer:
-    """A second model, which times the decoder's words. `build` makes one of a checkpoint with a CTC head."""
+    """A second model, which times the decoder's words. `build` makes one of a checkpoint with a CTC head.
+
+    Attributes:
+        words: Encodes words with its vocabulary.
+        say: Receives the warning about text without an alignment.
+    """
 
     model: Model
     encoder: Callable[[Features], Frames]
+    words: WordEncoder
+    say: Log
     _log_mel: LogMel | None  # None: the recogniser's features are this model's too
-    _word_encoder: WordEncoder
-    _say: Log
 
     @classmethod
     def build(
@@ -239,7 +204,7 @@ class WordTimer:
             words = Speller(checkpoint.tokenizer).encoder() if options.align_with else words
         except ValueError as error:
             raise CheckpointError(checkpoint.path, f"cannot time words: {error}") from error
-        return cls(model, encoder, log_mel, words, say)
+        return cls(model, encoder, words, say, log_mel)
 
     def features(self, features: Features, samples_BS: torch.Tensor, lengths_B: torch.Tensor) -> Features:
         """Return this model's features of a batch; `features` are the recogniser's."""
@@ -250,6 +215,4 @@ class WordTimer:
 
     def decoder(self, inner: Decoder, tokenizer: Tokenizer) -> AligningDecoder:
         """Wrap a decoder so that this model times its words; `tokenizer` is the decoder's."""
-        assert self.model.ctc is not None
-        blank_id = self.model.config.blank_id
-        return AligningDecoder(inner, self.model.ctc, blank_id, tokenizer, self._word_encoder, self._say)
+        return AligningDecoder(inner, self, tokenizer)

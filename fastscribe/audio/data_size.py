@@ -21,12 +21,21 @@ import re
 import struct
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import BinaryIO, NamedTuple, TypeAlias
+from typing import BinaryIO
 
-from fastscribe.audio.formats import MISSING_TOLERANCE_S
-from fastscribe.audio.header import HEAD_BYTES
+from fastscribe.audio.header import HEAD_BYTES, DataSize, Unfinished
 from fastscribe.audio.media import FileRange
-from fastscribe.audio.wav import MAX_CHUNKS, STREAMED_BYTES, WavLengths, is_chunk_name, wav_lengths
+from fastscribe.audio.wav import (
+    MAX_OFFSET,
+    STREAMED_BYTES,
+    UNKNOWN,
+    chunks,
+    is_behind,
+    is_chunk_name,
+    is_wav,
+    unfinished_of,
+    wav_size,
+)
 
 _W64_RIFF = b"riff\x2e\x91\xcf\x11\xa5\xd6\x28\xdb\x04\xc1\x00\x00"
 _ASF_HEADER = bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c")
@@ -42,20 +51,8 @@ _MAX_BOXES = 2_000_000  # seven for each fragment of a second would be 79 hours
 _TRUN_FIELDS = 0xF00  # flags of a trun box: it has a duration, size, flags or time offset for each sample
 _HEADER, _SEGMENT, _VOID = 0x1A45DFA3, 0x18538067, 0xEC
 _MAX_ELEMENTS = 16  # before the segment
-TO_THE_END = "it was read to the end of the file"
 _AU = (b".snd", b"dns.")
 _AU_BYTES = {1: 1, 2: 1, 3: 2, 4: 3, 5: 4, 6: 4, 7: 8, 27: 1}  # in a sample, by the header's encoding
-_UNKNOWN = 0xFFFFFFFF  # what streams store as the size
-
-
-class DataSize(NamedTuple):
-    promised_bytes: int
-    held_bytes: int
-    is_joined: bool  # another file of the same format follows the samples, of which only the first would be read
-
-    @property
-    def is_truncated(self) -> bool:
-        return self.held_bytes < self.promised_bytes
 
 
 def data_size(head: bytes, file: BinaryIO, num_bytes: int) -> DataSize | None:
@@ -72,18 +69,20 @@ def data_size(head: bytes, file: BinaryIO, num_bytes: int) -> DataSize | None:
     Raises:
         OSError: the file cannot be read.
     """
-    reader = next((reader for start, reader in _READERS.items() if head.startswith(start)), None)
-    if reader is None:
-        return None
+    read_span = next((read for start, read in _SPANS.items() if head.startswith(start)), None)
     try:
-        span = reader(file)
+        if read_span is None or is_wav(head):
+            return wav_size(head, file, num_bytes)
+        span = read_span(file)
     except struct.error:  # the file ends within its header; opening it reports why
         return None
     if span is None:
         return None
-    begin, promised_bytes = span
-    is_joined = _is_joined(file, begin + promised_bytes, num_bytes, head)
-    return DataSize(promised_bytes, max(0, num_bytes - begin), is_joined)
+    begin, promised = span
+    held = max(0, num_bytes - begin)
+    is_joined = promised > 0 and _is_joined(file, begin + promised, num_bytes, head)
+    unfinished = _unfinished_au(head, promised, held) if head.startswith(_AU) and not is_joined else None
+    return DataSize(promised, held, is_joined, unfinished=unfinished) if promised or unfinished is not None else None
 
 
 def _is_joined(file: BinaryIO, end: int, num_bytes: int, magic: bytes) -> bool:
@@ -91,20 +90,10 @@ def _is_joined(file: BinaryIO, end: int, num_bytes: int, magic: bytes) -> bool:
 
     libsndfile and FFmpeg report joined AIFF files, and read all samples of the others.
     """
-    if not magic.startswith((b".snd", b"caff", _ASF_HEADER)):
-        return False
-    for _ in range(MAX_CHUNKS):
-        if end >= num_bytes:  # a damaged size may be beyond what a file can be asked for
-            return False
-        file.seek(end)
-        head = file.read(24)
-        if head[:4] == magic[:4]:
-            return True
-        step = _chunk_bytes(head, magic)
-        if step == 0:
-            return False
-        end += step
-    return False
+    is_found = magic.startswith((b".snd", b"caff", _ASF_HEADER))
+    return is_found and is_behind(
+        file, end, num_bytes, lambda head: head[:4] == magic[:4], partial(_chunk_bytes, magic=magic)
+    )
 
 
 def _chunk_bytes(head: bytes, magic: bytes) -> int:
@@ -115,67 +104,50 @@ def _chunk_bytes(head: bytes, magic: bytes) -> int:
     return size if magic.startswith(_ASF_HEADER) and size >= 24 else 0
 
 
-_SampleSpan = tuple[int, int]  # offset of the samples, and the number of bytes that the header promises
-
-
-def _w64(file: BinaryIO) -> _SampleSpan | None:
-    """A chunk's size counts its own header of 24 bytes."""
-    file.seek(24)
-    if file.read(4) != b"wave":
-        return None
-    return _chunk(file, 40, struct.Struct("<4s12xQ"), b"data", alignment=8, largest=1 << 62, size_includes_header=True)
+_Span = tuple[int, int]  # offset of the samples, and the number of bytes that the header promises
 
 
 def _chunk(
-    file: BinaryIO,
-    begin: int,
-    header: struct.Struct,
-    wanted: bytes,
-    *,
-    alignment: int,
-    largest: int,
-    size_includes_header: bool = False,
-) -> _SampleSpan | None:
-    for _ in range(MAX_CHUNKS):
-        file.seek(begin)
-        name, size = header.unpack(file.read(header.size))
-        begin += header.size
-        size -= header.size if size_includes_header else 0
-        if size < 0:
-            return None
-        if name == wanted:
-            return (begin, size) if 0 < size < largest else None
-        begin += size + -size % alignment
-        if begin >= 1 << 62:
-            return None
-    return None
+    file: BinaryIO, begin: int, header: str, wanted: bytes, alignment: int, largest: int, own_bytes: int = 0
+) -> _Span | None:
+    """Find the chunk with the samples. Arguments are those of chunks(); a larger size than `largest` is none."""
+    found = chunks(file, begin, struct.Struct(header), alignment, own_bytes)
+    at, size = next(((at, size) for name, at, size in found if name == wanted), (0, 0))
+    return (at, size) if 0 < size < largest else None
 
 
-def _au(file: BinaryIO) -> _SampleSpan | None:
+def _w64(file: BinaryIO) -> _Span | None:
+    """A chunk's size counts its own header of 24 bytes."""
+    file.seek(24)
+    is_wave = file.read(4) == b"wave"
+    return _chunk(file, 40, "<4s12xQ", b"data", alignment=8, largest=MAX_OFFSET, own_bytes=24) if is_wave else None
+
+
+def _au(file: BinaryIO) -> _Span | None:
     file.seek(0)
     order = ">" if file.read(4) == b".snd" else "<"
     begin, size = struct.unpack(order + "II", file.read(8))
-    return (begin, size) if 0 < size < STREAMED_BYTES else None
+    return (begin, size) if size < STREAMED_BYTES else None
 
 
-def _avi(file: BinaryIO) -> _SampleSpan | None:
+def _avi(file: BinaryIO) -> _Span | None:
     file.seek(4)
     (size,) = struct.unpack("<I", file.read(4))
-    return (8, size) if file.read(4) == b"AVI " and 0 < size < STREAMED_BYTES else None
+    return (8, size) if file.read(4) == b"AVI " and size < STREAMED_BYTES else None
 
 
-def _asf(file: BinaryIO) -> _SampleSpan | None:
+def _asf(file: BinaryIO) -> _Span | None:
     """The data object follows the header object; the size of either counts its own 24 bytes."""
     file.seek(16)
     (begin,) = struct.unpack("<Q", file.read(8))
-    if begin >= 1 << 62:
+    if begin >= MAX_OFFSET:
         return None
     file.seek(begin)
     name, size = struct.unpack("<16sQ", file.read(24))
-    return (begin, size) if name == _ASF_DATA and 24 < size < 1 << 62 else None
+    return (begin, size) if name == _ASF_DATA and 24 < size < MAX_OFFSET else None
 
 
-def _nist(file: BinaryIO) -> _SampleSpan | None:
+def _nist(file: BinaryIO) -> _Span | None:
     """The header is text; its second line is its own length."""
     file.seek(8)
     length = file.read(8).strip()
@@ -190,13 +162,11 @@ def _nist(file: BinaryIO) -> _SampleSpan | None:
     return int(length), fields[b"sample_count"] * frame_bytes
 
 
-_READERS: dict[bytes, Callable[[BinaryIO], _SampleSpan | None]] = {
-    b"FORM": partial(
-        _chunk, begin=12, header=struct.Struct(">4sI"), wanted=b"SSND", alignment=2, largest=STREAMED_BYTES
-    ),
-    b"RIFF": _avi,  # wav.py has WAV
+_SPANS: dict[bytes, Callable[[BinaryIO], _Span | None]] = {
+    b"FORM": partial(_chunk, begin=12, header=">4sI", wanted=b"SSND", alignment=2, largest=STREAMED_BYTES),
+    b"RIFF": _avi,
     _ASF_HEADER: _asf,
-    b"caff": partial(_chunk, begin=8, header=struct.Struct(">4sQ"), wanted=b"data", alignment=1, largest=1 << 62),
+    b"caff": partial(_chunk, begin=8, header=">4sQ", wanted=b"data", alignment=1, largest=MAX_OFFSET),
     _W64_RIFF: _w64,
     b".snd": _au,
     b"dns.": _au,
@@ -303,61 +273,14 @@ def is_whole_matroska(file: BinaryIO, num_bytes: int) -> bool:
     return False
 
 
-class Unfinished(NamedTuple):
-    note: str
-    size_at: int  # offset of the field with the size
-    size: bytes  # what it should be
-
-
-class Stated(NamedTuple):
-    """What the header of a file says of its size.
-
-    Attributes:
-        wav: Lengths of a WAV file, before which tags may stand; None for other formats and missing sizes.
-        size: Size of the samples in another format that states it; None for all others.
-        unfinished: What is wrong with a WAV or AU file that holds more than its header gives; None for all others.
-    """
-
-    wav: WavLengths | None
-    size: DataSize | None
-    unfinished: Unfinished | None
-
-
-def stated(head: bytes, file: BinaryIO, num_bytes: int) -> Stated:
-    """Read what the header of a file says of its size. Arguments and errors are those of data_size()."""
-    size = data_size(head, file, num_bytes)
-    wav = wav_lengths(head, file, num_bytes) if size is None else None
-    found = _unfinished_au(head, num_bytes, size) if head.startswith(_AU) else _unfinished_wav(wav)
-    return Stated(wav, size, None if found is None else _noted(*found))
-
-
-def _noted(given_s: float, held_s: float, size_at: int, size: bytes) -> Unfinished | None:
-    if held_s - given_s <= MISSING_TOLERANCE_S:
-        return None
-    given = f"gives {given_s:.2f} s" if given_s else "leaves its length out"
-    return Unfinished(f"its header {given}: {TO_THE_END}", size_at, size)
-
-
-# The seconds that the header gives, those in the file, the offset of the field with the size, and its right content
-_Found: TypeAlias = tuple[float, float, int, bytes]
-
-
-def _unfinished_wav(lengths: WavLengths | None) -> _Found | None:
-    if lengths is None or lengths.is_joined or lengths.size_includes_header or not lengths.has_more_samples:
-        return None
-    is_stated = lengths.size_field.size == 8 or lengths.held_bytes < STREAMED_BYTES
-    size = lengths.size_field.pack(lengths.held_bytes if is_stated else _UNKNOWN)
-    return lengths.promised_s, lengths.held_s, lengths.size_at, size
-
-
-def _unfinished_au(head: bytes, num_bytes: int, size: DataSize | None) -> _Found | None:
+def _unfinished_au(head: bytes, given: int, held: int) -> Unfinished | None:
     """Whatever follows an AU file's stated samples is sound: it has no chunks."""
     order = ">" if head.startswith(b".snd") else "<"
-    begin, given, encoding, rate, channels = struct.unpack_from(order + "4x5I", head.ljust(24, b"\0"))
+    encoding, rate, channels = struct.unpack_from(order + "12x3I", head.ljust(24, b"\0"))
     byte_rate = _AU_BYTES.get(encoding, 0) * rate * channels
-    if byte_rate == 0 or (size is None and given) or (size is not None and size.is_joined):
+    if byte_rate == 0:
         return None
-    return given / byte_rate, max(0, num_bytes - begin) / byte_rate, 8, struct.pack(order + "I", _UNKNOWN)
+    return unfinished_of(given / byte_rate, held / byte_rate, 8, struct.pack(order + "I", UNKNOWN))
 
 
 class RepairedFile(FileRange):
@@ -372,7 +295,8 @@ class RepairedFile(FileRange):
         super().__init__(file, 0, num_bytes)
         file.seek(0)
         head = file.read(HEAD_BYTES)
-        found = stated(head, file, num_bytes).unfinished
+        size = data_size(head, file, num_bytes)
+        found = None if size is None else size.unfinished
         self._at, self._field = (found.size_at, found.size) if found is not None else (0, b"")
 
     def read_at(self, position: int, buffer: memoryview) -> int:

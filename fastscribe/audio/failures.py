@@ -92,14 +92,17 @@ def to_failure(item: Source | AudioInfo, stage: str, error: BaseException) -> Fa
     """Make a Failure of any exception. An AudioError's message omits the path, which Failure.path holds."""
     problem = error.problem if isinstance(error, AudioError) else " ".join(str(error).split())
     cause = error.__cause__
-    kind = type(cause if isinstance(cause, RemoteError) and cause.may_pass else error).__name__
+    may_pass = isinstance(cause, RemoteError) and cause.may_pass
+    kind = type(cause if may_pass else error).__name__
     if isinstance(error, ImportError):
         of_another = "a library cannot be imported" if (error.name or "").startswith("fastscribe") else problem
         problem = f"the installation is incomplete ({of_another}): `fastscribe doctor` shows what is missing"
     elif isinstance(error, _OF_A_DEFECT) and (place := _place_of(error)):
         problem = f"a defect of fastscribe, {kind} {problem}{place}"
     message = FastscribeError.spoken(problem) or kind
-    return Failure(item.path, item.id, stage, kind, message, item.row, item.index, item.given_key, item.listed)
+    return Failure(
+        item.path, item.id, stage, kind, message, item.row, item.index, item.given_key, item.listed, may_pass
+    )
 
 
 def _place_of(error: BaseException) -> str:

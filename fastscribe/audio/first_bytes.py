@@ -79,12 +79,16 @@ _OTHERS = {
     **dict.fromkeys(("raw", "pcm", "sw", "s16", "s16le"), "-f s16le -ar 16000"),
 }
 ID3V1_BYTES = 128
-# Pictures (HEIF, AVIF and raw ones are MP4s by their structure), documents, archives and packages, programs, fonts, databases,
+# HEIF, AVIF and raw pictures are MP4s by their structure.
+_PICTURE = re.compile(
+    rb"\xff\xd8\xff|\x89PNG\r\n|GIF8[79]a|BM.{4}\0\0\0\0|II[\x2a\x2b\xbc][\0\x01]|MM\0[\x2a\x2b]|RIFF.{4}WEBP|8BPS\0"
+    rb"|\0\0[\x01\x02]\0.\0|.{4}ftyp(hei[cmsx]|hev[cx]|mif[12]|msf1|avi[fs]|crx |jxl )|\0\0\0\x0c(JXL |jP  )|\xff\x0a",
+    re.DOTALL,
+)
+# Other pictures, documents, archives and packages, programs, fonts, databases,
 # arrays, tables and weights, notes, sound fonts, animations and cursors, DVD menus: some lines each.
 _OTHER = re.compile(
-    rb"\xff\xd8\xff|\x89PNG\r\n|GIF8[79]a|BM.{4}\0\0\0\0|II[\x2a\x2b\xbc][\0\x01]|MM\0[\x2a\x2b]|RIFF.{4}WEBP|8BPS\0"
-    rb"|\0\0[\x01\x02]\0.\0|.{4}ftyp(hei[cmsx]|hev[cx]|mif[12]|msf1|avi[fs]|crx |jxl )|\0\0\0\x0c(JXL |jP  )|\xff\x0a"
-    rb"|\xff\x4f\xff\x51|v/1\x01|DDS |qoif|gimp xcf|SIMPLE  =|P[1-7]\s|FUJIFILMCCD-RAW|AT&TFORM"
+    rb"\xff\x4f\xff\x51|v/1\x01|DDS |qoif|gimp xcf|SIMPLE  =|P[1-7]\s|FUJIFILMCCD-RAW|AT&TFORM"
     rb"|%PDF-|%!PS|\xc5\xd0\xd3\xc6|\{\\rtf|\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1|bplist0"
     rb"|PK\x03\x04|PK\x05\x06|PK\x07\x08|\x1f[\x8b\x9d\xa0]|BZh[1-9]|\xfd7zXZ\0|7z\xbc\xaf|Rar!\x1a\x07|\x28\xb5\x2f\xfd|\x04\x22\x4d\x18"
     rb"|LZIP|MSCF\0|xar!|!<arch>\n|.{257}ustar|\xed\xab\xee\xdb|PACK\0|DIRC\0"
@@ -129,7 +133,9 @@ def is_plain_text(head: bytes) -> bool:
 
 
 def archive_problem(head: bytes) -> str | None:
-    """Return what is wrong with a file that begins so, if it is an archive or a table; else None."""
+    """Return what is wrong with a file that begins so, if it is an archive, a table or a picture; else None."""
+    if _PICTURE.match(head):
+        return "is a picture, not audio"
     if head[_TAR_MAGIC] == b"ustar":
         return "is a tar archive, not audio: name it so that it ends in .tar, and it is read"
     return next((problem for start, problem in _STARTS.items() if head.startswith(start)), None)
@@ -168,7 +174,7 @@ def after_tags(data: Content, at: int) -> int:
 
 def is_something_else(head: bytes) -> bool:
     """Return True for the first bytes of what surely is no recording, as it lies in folders."""
-    return has_no_control(head) or _OTHER.match(head) is not None
+    return has_no_control(head) or (_PICTURE.match(head) or _OTHER.match(head)) is not None
 
 
 def has_no_control(head: bytes) -> bool:

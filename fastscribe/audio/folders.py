@@ -29,6 +29,7 @@ from fastscribe.audio.formats import (
     file_source,
     is_audio_name,
     is_other_name,
+    is_unfinished,
 )
 from fastscribe.audio.header import HEAD_BYTES
 from fastscribe.config import OUTPUT_FORMATS
@@ -138,7 +139,7 @@ def from_folder(folder: str, id_prefix: str, left_out: Counter[str]) -> Iterator
 def _is_taken(path: str, left_out: Counter[str]) -> bool:
     """Return True for a folder's file that is audio, by its name or else by its content. Count any other."""
     is_of_text = extension(path) in MAY_BE_TEXT and holds_text(path)
-    if is_audio_name(path) and not is_of_text:
+    if is_audio_name(path) and not is_of_text and not is_unfinished(path):
         return True
     why = "" if is_of_text or is_other_name(path) else why_left_out(path)
     if why is not None:

@@ -99,17 +99,19 @@ def is_audio_name(path: str) -> bool:
 
 def is_other_name(path: str) -> bool:
     """Return True for a name of something else than audio: its file is not opened to tell."""
-    return extension(path) in _OTHER_EXTENSIONS or _is_unfinished(extension(path))
+    return extension(path) in _OTHER_EXTENSIONS or is_unfinished(path)
 
 
-def _is_unfinished(kind: str) -> bool:
-    return kind.partition("-frag")[0] in _UNFINISHED_EXTENSIONS  # of a fragment: show.f251.webm.part-Frag3
+def is_unfinished(path: str) -> bool:
+    """Return True for a download that goes on: by its name, or in the folder that Safari makes for it."""
+    kind = extension(path).partition("-frag")[0]  # of a fragment: show.f251.webm.part-Frag3
+    return kind in _UNFINISHED_EXTENSIONS or ".download/" in path.replace(os.sep, "/").lower()
 
 
 def kind_of(name: str) -> str:
     """Return a file's kind for the count of those left out. Endings that are no usual extension share one name."""
     kind = extension(name)
-    if _is_unfinished(kind):
+    if is_unfinished(name):
         return UNFINISHED
     if not kind:
         return "no extension"

@@ -15,6 +15,25 @@ MIN_BYTES_A_SECOND = 10
 CONVERT = "convert it, e.g. with ffmpeg"
 
 
+class Unfinished(NamedTuple):
+    """A WAV or AU file that holds more than its header gives."""
+
+    note: str
+    size_at: int  # offset of the field with the size
+    size: bytes  # what it should be
+
+
+class DataSize(NamedTuple):
+    """Of the samples: what the header promises, and what follows it."""
+
+    promised_bytes: int
+    held_bytes: int
+    is_joined: bool  # another file of the same format follows the samples, of which only the first would be read
+    sample_type: int | None = None  # of a WAV file's format chunk: 1 is PCM; None: another format
+    held_s: float = 0.0  # 0: the header does not say
+    unfinished: Unfinished | None = None
+
+
 class Header(NamedTuple):
     """What the header of a recording says, whatever read it."""
 

@@ -90,7 +90,9 @@ def _failure(row: BadRow) -> Failure:
     given = row.fields.get("audio_filepath") if row.fields else None
     path = given if isinstance(given, str) and given else printable(row.where)
     row_id = f"{printable(relative_id(row.where))}:{row.number}"
-    return Failure(path, row_id, "input", type(row.error).__name__, printable(str(row.error)), row.fields)
+    listed = "" if list_kind(row.where) == "tar" else line_of(row.where, row.number, (row.fields or {}).get("id"))
+    failure = Failure(path, row_id, "input", type(row.error).__name__, printable(str(row.error)), row.fields)
+    return replace(failure, listed=printable(listed))
 
 
 def _tar_rows(path: str, left_out: Counter[str]) -> Iterator[Row]:

@@ -14,7 +14,7 @@ import soundfile
 
 from fastscribe._system.urls import is_url
 from fastscribe.audio.channel_layout import sound_layout
-from fastscribe.audio.data_size import TO_THE_END, DataSize, mp4_problem, stated
+from fastscribe.audio.data_size import data_size, mp4_problem
 from fastscribe.audio.failures import ContainerError, NotAContainer
 from fastscribe.audio.first_bytes import (
     TEXT,
@@ -34,12 +34,12 @@ from fastscribe.audio.formats import (
     extension,
     missing_problem,
 )
-from fastscribe.audio.header import CONVERT, MIN_BYTES_A_SECOND, TO_END, Header
+from fastscribe.audio.header import CONVERT, MIN_BYTES_A_SECOND, TO_END, Header, Unfinished
 from fastscribe.audio.media import whole_content
 from fastscribe.audio.mp3_header import RateChanges, mp3_length_s
 from fastscribe.audio.ogg import OggFile, examine
 from fastscribe.audio.sound import open_with_libsndfile
-from fastscribe.audio.wav import PCM, WavLengths, may_be_disguised
+from fastscribe.audio.wav import PCM, TO_THE_END, may_be_disguised
 from fastscribe.errors import AudioError
 from fastscribe.types import Medium, Source
 
@@ -64,17 +64,21 @@ class _Opened:
 
     Attributes:
         head: The file's first bytes.
-        stated: What the header says of the file's size.
+        size: What the header says of the samples' size; None: nothing.
         ogg: What an Ogg file holds; None for other formats.
     """
 
     def __init__(self, source: Source, medium: Medium, file: BinaryIO, num_bytes: int, head: bytes) -> None:
         self.source, self.medium, self.file, self.num_bytes, self.head = source, medium, file, num_bytes, head
-        self.stated = stated(head, file, num_bytes)
+        self.size = data_size(head, file, num_bytes)
         self.ogg: OggFile | None = None
         if head.startswith(b"OggS"):
             with whole_content(file) as data:
                 self.ogg = examine(data)
+
+    @property
+    def unfinished(self) -> Unfinished | None:
+        return None if self.size is None else self.size.unfinished
 
     def error(self, problem: str) -> AudioError:
         cure = RESCUE if problem.startswith(("truncated:", "damaged or truncated:", "damaged or truncated (")) else ""
@@ -113,8 +117,8 @@ def unusual_header(source: Source, medium: Medium, file: BinaryIO, num_bytes: in
 def _checked_header(opened: _Opened) -> Header:
     track = _ogg_track(opened, opened.ogg) if opened.ogg is not None else _track(opened)
     header = _sound_header(opened) if track is None else track
-    if opened.stated.unfinished is not None:
-        return header._replace(reading=TO_END, notes=(opened.stated.unfinished.note,))
+    if opened.unfinished is not None:
+        return header._replace(reading=TO_END, notes=(opened.unfinished.note,))
     return header._replace(notes=_notes(opened)) if header.num_tracks is None else header
 
 
@@ -133,10 +137,10 @@ def _track(opened: _Opened) -> Header | None:
     """Read the header of what FFmpeg's libraries have to read; None for what libsndfile reads."""
     if not is_for_libsndfile(opened.head) and (track := _track_header(opened)) is not None:
         return track
-    if opened.stated.wav is None:
+    if opened.size is None or opened.size.sample_type is None:
         return None
-    _check_held(opened, opened.stated.wav, opened.stated.wav.held_s)
-    return _track_header(opened) if opened.stated.wav.sample_type == PCM and may_be_disguised(opened.head) else None
+    _check_held(opened)
+    return _track_header(opened) if opened.size.sample_type == PCM and may_be_disguised(opened.head) else None
 
 
 def _track_header(opened: _Opened) -> Header | None:
@@ -146,11 +150,11 @@ def _track_header(opened: _Opened) -> Header | None:
     if opened.head[12:16] == bytes(4) and opened.head.startswith((b"RIFF", b"RIFX", b"RF64", b"BW64", b"FORM")):
         return None  # FFmpeg would walk gigabytes of chunks without a name
     source = opened.source
-    _check_held(opened, opened.stated.size, 0.0)
+    _check_held(opened)
     if (problem := mp4_problem(opened.file, opened.num_bytes)) is not None:
         raise opened.error(problem)
     try:
-        header = track_header(opened.medium, source.track or 0, opened.stated.unfinished is not None)
+        header = track_header(opened.medium, source.track or 0, opened.unfinished is not None)
     except NotAContainer as error:
         is_audio_on_stdin = source.path == STDIN and has_known_format(opened.head)
         if extension(source.path) in CONTAINER_EXTENSIONS or is_audio_on_stdin:
@@ -166,7 +170,7 @@ def _track_header(opened: _Opened) -> Header | None:
 def _sound_header(opened: _Opened) -> Header:
     """Read the header with libsndfile, or with FFmpeg's libraries where libsndfile cannot or would read a part only."""
     try:
-        with closing(open_with_libsndfile(opened.medium, opened.stated.unfinished is not None)) as sound:
+        with closing(open_with_libsndfile(opened.medium, opened.unfinished is not None)) as sound:
             sample_rate, channels, num_samples = sound.samplerate, sound.channels, sound.frames
             sound_format, subtype = sound.format, sound.subtype
             layout = None if channels <= 2 else sound_layout(sound, opened.file)
@@ -181,7 +185,7 @@ def _sound_header(opened: _Opened) -> Header:
             raise opened.error(TEXT)
         kind = f"{sound_format} files" if sound_format not in FORMATS else f"{sound_format} files of {subtype} samples"
         raise opened.error(f"{kind} are not read: convert it to wav or flac, e.g. with ffmpeg or sox")
-    _check_held(opened, opened.stated.size, num_samples / max(1, sample_rate))
+    _check_held(opened, num_samples / max(1, sample_rate))
     if num_samples >= UNKNOWN_SAMPLES:
         if sound_format == "FLAC" and (track := _track_header(opened)) is not None:  # counts its frames
             return track
@@ -234,21 +238,20 @@ def _check_length(opened: _Opened, promised_s: float, held_s: float) -> None:
         raise opened.error(problem)
 
 
-def _check_held(opened: _Opened, size: WavLengths | DataSize | None, held_s: float) -> None:
+def _check_held(opened: _Opened, length_s: float = 0.0) -> None:
     """Check that a file holds the samples that it promises, and no other file behind them.
 
     Args:
         opened: The file.
-        size: What it promises and holds; None: no number of bytes.
-        held_s: The length of the audio in it; 0 if it is unknown. A header that is wrong by a few samples then, as some writers
-            leave it, is an error too.
+        length_s: The length of the audio in it, if its header does not say it; 0 if it is unknown. A header that is wrong by a
+            few samples then, as some writers leave it, is an error too.
     """
-    if size is None:
+    if opened.size is None:
         return
-    if size.is_joined:
+    if opened.size.is_joined:
         raise opened.error(JOINED)
-    promised, held = size.promised_bytes, size.held_bytes
-    if not size.is_truncated or (held_s > 0 and held_s * (promised / held - 1) <= MISSING_TOLERANCE_S):
+    promised, held, held_s = opened.size.promised_bytes, opened.size.held_bytes, opened.size.held_s or length_s
+    if promised <= held or (held_s > 0 and held_s * (promised / held - 1) <= MISSING_TOLERANCE_S):
         return
     if held == 0 or held_s == 0:
         raise opened.error(f"truncated: header promises {promised:,} bytes of samples, file holds {held:,}")
@@ -258,8 +261,8 @@ def _check_held(opened: _Opened, size: WavLengths | DataSize | None, held_s: flo
 
 def _notes(opened: _Opened) -> tuple[str, ...]:
     """Return the note of a stream, whose writer could not know its length."""
-    is_stated = opened.stated.wav is not None or opened.stated.size is not None
-    return () if is_stated or not opened.head.startswith(_WITH_SIZE) else (f"{NO_LENGTH}: {TO_THE_END}",)
+    is_left_out = opened.size is None and opened.head.startswith(_WITH_SIZE)
+    return (f"{NO_LENGTH}: {TO_THE_END}",) if is_left_out else ()
 
 
 def _mp3_samples(opened: _Opened, sample_rate: int, num_samples: int) -> int | None:
@@ -286,9 +289,9 @@ def _mp3_samples(opened: _Opened, sample_rate: int, num_samples: int) -> int | N
 
 def _unreadable_message(error: soundfile.SoundFileError, opened: _Opened) -> str:
     path, code = opened.source.path, getattr(error, "code", None)
-    lengths = opened.stated.wav
-    if lengths is not None and lengths.sample_type not in SAMPLE_TYPES:
-        kind = f"{lengths.sample_type:#06x}"
+    sample_type = None if opened.size is None else opened.size.sample_type
+    if sample_type is not None and sample_type not in SAMPLE_TYPES:
+        kind = f"{sample_type:#06x}"
         return f"a WAV file of samples of type {kind}, which neither libsndfile nor FFmpeg decodes: {CONVERT}"
     if path.endswith("/") and is_url(path):
         return "not audio; a web server lists no folders: name its files, or a manifest of their URLs"

@@ -9,15 +9,20 @@ header gives. A transcript that silently ends early would be the worst kind of f
 from __future__ import annotations
 
 import struct
-from typing import BinaryIO, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import BinaryIO
 
 from fastscribe.audio.first_bytes import after_tags
-from fastscribe.audio.header import PLAIN_CHANNELS, Header
+from fastscribe.audio.formats import MISSING_TOLERANCE_S
+from fastscribe.audio.header import PLAIN_CHANNELS, DataSize, Header, Unfinished
 
 STREAMED_BYTES = 0x7FFF0000  # writers into a pipe store 0, 0x7ffff000, 0xffffffff or the like as the size
 PADDING_BYTES = 1 << 16  # looked at together behind the samples
 TAGS = (b"ID3", b"TAG")
 MAX_CHUNKS = 1000  # before the data chunk
+MAX_OFFSET = 1 << 62  # in a file
+TO_THE_END = "it was read to the end of the file"
+UNKNOWN = 0xFFFFFFFF  # what streams store as the size
 _TAG_HEAD_BYTES = 10
 _MAX_BEHIND_BYTES = 128  # of anything after a plain file's samples; whole chunks may be longer
 PCM = 1
@@ -92,58 +97,54 @@ def _int16_format(head: bytes, at: int) -> tuple[int, int] | None:
     return (rate, channels) if consistent and ordinary else None
 
 
-class WavLengths(NamedTuple):
-    promised_bytes: int
-    held_bytes: int
-    sample_type: int  # of the format chunk: 1 is PCM
-    byte_rate: int  # 0: not stated, as by FFmpeg for MP3 samples
-    has_more_samples: bool  # data follow that are no chunk, tag or padding
-    is_joined: bool  # another WAV file follows the samples
-    size_includes_header: bool  # the size field holds the file's size; the samples end where the file ends
-    size_at: int  # offset of the field with their size
-    size_field: struct.Struct
-
-    @property
-    def promised_s(self) -> float:
-        """0 if it is unknown."""
-        return self.promised_bytes / self.byte_rate if self.byte_rate else 0.0
-
-    @property
-    def held_s(self) -> float:
-        """0 if it is unknown."""
-        return self.held_bytes / self.byte_rate if self.byte_rate else 0.0
-
-    @property
-    def is_truncated(self) -> bool:
-        return self.held_bytes < self.promised_bytes and not self.size_includes_header
-
-
-def wav_lengths(head: bytes, file: BinaryIO, num_bytes: int) -> WavLengths | None:
-    """Read the promised and the actual length; None for other formats and missing sizes.
+def wav_size(head: bytes, file: BinaryIO, num_bytes: int) -> DataSize | None:
+    """Read the promised and the actual size; None for other formats and missing sizes.
 
     Args:
         head: its first bytes.
         file: the file, open at any position.
         num_bytes: its size.
+
+    Raises:
+        struct.error: the file ends within its header.
     """
-    header_begin = after_tags(head[:_TAG_HEAD_BYTES], 0)  # libsndfile skips an ID3 tag in front too
-    file.seek(header_begin)
-    try:
-        sizes = _data_sizes(file)
-    except struct.error:  # the file ends within its header; opening it reports why
+    riff_begin = after_tags(head[:_TAG_HEAD_BYTES], 0)  # libsndfile skips an ID3 tag in front too
+    file.seek(riff_begin)
+    riff = file.read(12)
+    if not is_wav(riff):
         return None
-    if sizes is None:
+    order = ">" if riff.startswith(b"RIFX") else "<"
+    kind, large_bytes, field = None, 0, None
+    for name, begin, size in chunks(file, riff_begin + len(riff), struct.Struct(order + "4sI"), alignment=2):
+        if name == b"data":
+            is_large = size == UNKNOWN and (large_bytes > 0 or riff.startswith((b"RF64", b"BW64")))
+            promised = large_bytes if is_large else size
+            break
+        if name == b"fmt ":
+            kind = struct.unpack(order + "H6xI", file.read(12))
+        elif name == b"ds64":
+            (large_bytes,), field = struct.unpack("<8xQ", file.read(16)), (begin + 8, struct.Struct("<Q"))
+    else:
         return None
-    order, sample_type, byte_rate, promised_bytes, large_at = sizes
-    begin = file.tell()
-    held_bytes = max(0, num_bytes - begin)
-    file.seek(min(begin + promised_bytes, begin + held_bytes))
-    has_more_samples = not _is_trailing_data(file, held_bytes - promised_bytes)
-    is_joined = is_wav_behind(file, begin + promised_bytes, num_bytes, order)
-    includes_header = promised_bytes in (num_bytes - header_begin, num_bytes - header_begin - 8)
-    field = (large_at, struct.Struct("<Q")) if large_at else (begin - 4, struct.Struct(order + "I"))
-    kind = sample_type, byte_rate
-    return WavLengths(promised_bytes, held_bytes, *kind, has_more_samples, is_joined, includes_header, *field)
+    if kind is None or promised >= (MAX_OFFSET if is_large else STREAMED_BYTES):
+        return None
+    size_at, form = field if is_large and field is not None else (begin - 4, struct.Struct(order + "I"))
+    held = max(0, num_bytes - begin)
+    file.seek(begin + min(promised, held))
+    has_more = not _is_trailing_data(file, held - promised)
+    is_joined = is_wav_behind(file, begin + promised, num_bytes, order)
+    sample_type, byte_rate = kind  # 0: not stated, as by FFmpeg for MP3 samples
+    given_s, held_s = (count / byte_rate if byte_rate else 0.0 for count in (promised, held))
+    if promised in (
+        num_bytes - riff_begin,
+        num_bytes - riff_begin - 8,
+    ):  # the file's size; the samples end where it ends
+        return DataSize(min(promised, held), held, is_joined, sample_type, held_s)
+    is_stated = form.size == 8 or held < STREAMED_BYTES
+    is_unfinished = has_more and not is_joined
+    right = form.pack(held if is_stated else UNKNOWN)
+    unfinished = unfinished_of(given_s, held_s, size_at, right) if is_unfinished else None
+    return DataSize(promised, held, is_joined, sample_type, held_s, unfinished)
 
 
 def is_wav(head: bytes) -> bool:
@@ -160,19 +161,82 @@ def is_wav_behind(file: BinaryIO, end: int, num_bytes: int, order: str = "<") ->
         num_bytes: the file's size.
         order: "<" if the chunks' sizes are little-endian, ">" if big-endian.
     """
-    for _ in range(MAX_CHUNKS):
-        if end >= num_bytes:
-            return False
-        file.seek(end)
-        head = file.read(13)
-        if is_wav(head) or is_wav(head[1:]):
-            return True
+
+    def chunk_bytes(head: bytes) -> int:
         at = 0 if is_chunk_name(head[:4]) else 1  # behind the byte that makes a size even
         if len(head) < at + 8 or not is_chunk_name(head[at : at + 4]):
+            return 0
+        return at + 8 + int(struct.unpack_from(order + "I", head, at + 4)[0])
+
+    return is_behind(file, end, num_bytes, lambda head: is_wav(head) or is_wav(head[1:]), chunk_bytes)
+
+
+def is_behind(
+    file: BinaryIO, end: int, num_bytes: int, begins: Callable[[bytes], bool], chunk_bytes: Callable[[bytes], int]
+) -> bool:
+    """Return True if another file begins where the samples end, or behind the chunks that follow them.
+
+    Args:
+        file: the file, open at any position.
+        end: where the samples end.
+        num_bytes: the file's size.
+        begins: tells whether a file of the format begins so.
+        chunk_bytes: size of the chunk that begins so, with its header; 0: it is none.
+    """
+    for _ in range(MAX_CHUNKS):
+        if end >= num_bytes:  # a damaged size may be beyond what a file can be asked for
             return False
-        (size,) = struct.unpack_from(order + "I", head, at + 4)
-        end += at + 8 + size
+        file.seek(end)
+        head = file.read(24)
+        if begins(head):
+            return True
+        step = chunk_bytes(head)
+        if step == 0:
+            return False
+        end += step
     return False
+
+
+def chunks(
+    file: BinaryIO, at: int, header: struct.Struct, alignment: int, own_bytes: int = 0
+) -> Iterator[tuple[bytes, int, int]]:
+    """Yield the name, the offset of the content and its size of each chunk, with the file at the content.
+
+    Args:
+        file: the file.
+        at: where the first chunk begins.
+        header: of a chunk: its name and its size.
+        alignment: of the chunks, in bytes.
+        own_bytes: of the header that the size counts.
+
+    Raises:
+        struct.error: the file ends.
+    """
+    for _ in range(MAX_CHUNKS):
+        if at >= MAX_OFFSET:
+            return
+        file.seek(at)
+        name, size = header.unpack(file.read(header.size))
+        at, size = at + header.size, size - own_bytes
+        if size < 0:
+            return
+        yield name, at, size
+        at += size + -size % alignment
+
+
+def unfinished_of(given_s: float, held_s: float, size_at: int, size: bytes) -> Unfinished | None:
+    """Return what is wrong with a file whose header gives less than it holds; None if that is little.
+
+    Args:
+        given_s: the length that the header gives; 0: none.
+        held_s: the length in the file.
+        size_at: offset of the field with the size.
+        size: its right content.
+    """
+    if held_s - given_s <= MISSING_TOLERANCE_S:
+        return None
+    given = f"gives {given_s:.2f} s" if given_s else "leaves its length out"
+    return Unfinished(f"its header {given}: {TO_THE_END}", size_at, size)
 
 
 def _is_trailing_data(file: BinaryIO, num_bytes: int) -> bool:
@@ -207,27 +271,3 @@ def is_chunk(head: bytes, num_bytes: int) -> bool:
 def is_chunk_name(four: bytes) -> bool:
     """Return True if the four bytes can be a chunk's name."""
     return four.isascii() and four.decode("ascii").isprintable()
-
-
-def _data_sizes(file: BinaryIO) -> tuple[str, int, int, int, int] | None:
-    """(byte order, type of the samples, bytes a second, promised bytes, offset of their number in 64 bits or 0), with `file`
-    left at the first byte of the data."""
-    head = file.read(12)
-    if not is_wav(head):
-        return None
-    order = ">" if head.startswith(b"RIFX") else "<"
-    kind, large_bytes, large_at = None, 0, 0
-    for _ in range(MAX_CHUNKS):
-        name, size = struct.unpack(order + "4sI", file.read(8))
-        begin = file.tell()
-        if name == b"data":
-            is_large = size == 0xFFFFFFFF and (large_bytes > 0 or head.startswith((b"RF64", b"BW64")))
-            is_stated = large_bytes < 1 << 62 if is_large else size < STREAMED_BYTES
-            promised = large_bytes if is_large else size
-            return (order, *kind, promised, large_at if is_large else 0) if kind is not None and is_stated else None
-        if name == b"fmt ":
-            kind = struct.unpack(order + "H6xI", file.read(12))
-        elif name == b"ds64":
-            (large_bytes,), large_at = struct.unpack("<8xQ", file.read(16)), begin + 8
-        file.seek(begin + size + size % 2)
-    return None

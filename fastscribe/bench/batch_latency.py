@@ -241,7 +241,7 @@ def run(
     if len(set(found_dtypes)) < len(found_dtypes):
         raise UsageError(f"--dtype: {' and '.join(dtypes)} are both {found_dtypes[0]} here")
     effort = _QUICK_EFFORT if quick else _EFFORT
-    device_name = transcribers[0]._recognizer.device_name
+    device_name = transcribers[0]._recognizer.facts.device_name
     show(f"{chosen.name} on {device_name}, {effort.iterations} iterations or {effort.max_s:g} s per case")
     for line in _header(found_dtypes):
         show(line)

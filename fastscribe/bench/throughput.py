@@ -135,7 +135,7 @@ def _about(measurement: Measurement, chosen: Subject, passes: int) -> Iterator[s
     count, copies, rtfx = len(measurement.lengths_s), measurement.recordings.copies, measurement.recordings.rtfx
     often = f", {copies} times a pass" if copies > 1 else ""
     yield (
-        f"{chosen.name} on {measurement.transcriber._recognizer.device_name}: {count} utterances of "
+        f"{chosen.name} on {measurement.transcriber._recognizer.facts.device_name}: {count} utterances of "
         f"{measurement.audio_s / count:.1f} s on average, {measurement.audio_s:.0f} s of audio{often}"
     )
     if rtfx is not None:
@@ -188,7 +188,7 @@ def _priced(
     rows: Iterator[dict[str, Any]], transcriber: Transcriber, price_per_hour: float | None
 ) -> Iterator[dict[str, Any]]:
     """With what an hour of audio from files costs."""
-    usd_per_hour, source = price_of(transcriber._recognizer.device_name, price_per_hour)
+    usd_per_hour, source = price_of(transcriber._recognizer.facts.device_name, price_per_hour)
     for row in rows:
         if "error" not in row:
             row |= speed.usd_per_hours(row["rtfx"], usd_per_hour)

@@ -73,7 +73,8 @@ def stream(transcriber: Transcriber, batches: Iterable[Batch]) -> dict[str, Any]
 
 
 def make_texts(transcriber: Transcriber, batch: Batch, hypotheses: Sequence[Hypothesis]) -> None:
-    frame_s, no_time = transcriber._recognizer.token_frame_s, transcriber._recognizer.zero_duration_punctuation
+    facts = transcriber._recognizer.facts
+    frame_s, no_time = facts.token_frame_s, facts.zero_duration_punctuation
     for utterance, hypothesis in zip(batch.utterances, hypotheses, strict=True):
         assemble(utterance.audio, [(utterance, hypothesis)], transcriber._model.tokenizer, frame_s, no_time)
 

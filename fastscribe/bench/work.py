@@ -1,54 +1,47 @@
-"""How much work a second of audio is, counted from a model's shape: operations by part, and bytes that must move. Pure.
+"""How much work a second of audio is, counted from a model's shape: operations, and bytes that must move. Pure.
 
 Two operations a multiply-add; matrix products and convolutions only, as torch's FlopCounterMode counts them. Work is what
 the result needs, so neither padding nor anything that an implementation does twice is in it; projected positions, which
 depend on no input and are kept between batches, are counted apart.
 
 Bytes are those of a fused implementation: each layer reads its input and writes its output, a norm and an activation cost
-what they read and write and nothing is transposed or copied. Weights are read once a batch.
+what they read and write and nothing is transposed or copied. A kernel makes attention's scores as it goes, so they are none.
+Weights are read once a batch.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from fastscribe.config import (
     AedConfig,
     ChunkedAttention,
     EightBitDtypeName,
-    EncoderSettings,
     ModelConfig,
     TransformerConfig,
 )
 from fastscribe.families.conformer.config import EncoderConfig, subsampled
 from fastscribe.families.granite.config import GRANITE_STACKED, GraniteConfig
 from fastscribe.families.jasper.config import JasperConfig
+from fastscribe.families.parameter_shapes import parameter_shapes
 
 LABELS_PER_S = 3.5  # of speech, about
 PROMPT_TOKENS = 9  # of an attention decoder
-_ON_CHIP = ("scores",)
+_MIN_SIDE = 16  # of a matrix; a table of biases has as many rows as there are heads
 
 
 @dataclass(frozen=True)
 class Work:
-    """Work per second of audio, by part. `bytes` is the least that must move."""
+    """Work per second of audio. `mb` is the least that must move, beside the weights."""
 
-    flops: dict[str, float]
-    bytes: dict[str, float]
+    gflop: float
+    mb: float
     weights_bytes: (
         float  # that are read for a batch: the encoder's once, an attention decoder's for each token of a row
     )
-
-    @property
-    def gflop(self) -> float:
-        return sum(self.flops.values()) / 1e9
-
-    @property
-    def mb(self) -> float:
-        return sum(self.bytes.values()) / 1e6
 
     def mb_in_batches_of(self, batch_audio_s: float) -> float:
         """Megabytes a second of audio, weights included."""
@@ -64,45 +57,37 @@ def per_audio_s(
     decides (a CPU without bf16 of its own runs int8 models in float32).
     """
     total_s = math.fsum(lengths_s)
-    flops: dict[str, float] = {}
-    moved: dict[str, float] = {}
-    for length_s in lengths_s:
-        for name, count in (*encoder_flops(config, length_s).items(), *_other_flops(config, length_s, beam).items()):
-            flops[name] = flops.get(name, 0.0) + count / total_s
-        for name, count in encoder_elements(config, length_s).items():
-            if name not in _ON_CHIP:
-                moved[name] = moved.get(name, 0.0) + activation_bytes * count / total_s
-        if config.aed is not None:
-            moved["decoder"] = moved.get("decoder", 0.0) + activation_bytes * aed_elements(config, length_s) / total_s
-    weights_bytes = (1 if dtype in get_args(EightBitDtypeName) else activation_bytes) * float(
-        encoder_parameters(config.encoder)
+    flops = math.fsum(
+        encoder_flops(config, length_s)
+        + features_flops(config, length_s)
+        + decoder_flops(config, length_s, LABELS_PER_S * length_s, beam)
+        for length_s in lengths_s
     )
+    elements = math.fsum(
+        encoder_elements(config, length_s) + (0.0 if config.aed is None else aed_elements(config, length_s))
+        for length_s in lengths_s
+    )
+    weight_bytes = 1 if dtype in get_args(EightBitDtypeName) else activation_bytes
+    weights_bytes = float(weight_bytes * encoder_parameters(config))
     if config.aed is not None:
         steps = 1 + LABELS_PER_S * total_s / len(lengths_s)
         weights_bytes += activation_bytes * steps * aed_parameters(config.aed)
-    return Work(flops, moved, weights_bytes)
+    return Work(1e-9 * flops / total_s, 1e-6 * activation_bytes * elements / total_s, weights_bytes)
 
 
-def encoder_flops(config: ModelConfig, length_s: float) -> dict[str, float]:
-    """Operations of one recording in the encoder, by part."""
+def encoder_flops(config: ModelConfig, length_s: float) -> float:
+    """Operations of one recording in the encoder."""
     return _COUNTS[type(config.encoder)].flops(config.encoder, _mel_frames(config, length_s))
 
 
-def _conformer_flops(encoder: EncoderConfig, mel_frames: int) -> dict[str, float]:
+def _conformer_flops(encoder: EncoderConfig, mel_frames: int) -> float:
     frames = _stages(encoder, mel_frames)[-1][0]
     width, (seen, distances) = encoder.d_model, _window(encoder, frames)
-    per_layer = {
-        "feed_forward": 4 * frames * width * encoder.ff_hidden,
-        "projections": 4 * frames * width * width,
-        "scores": frames * seen * width,
-        "position_scores": frames * distances * width,
-        "weighted_sums": frames * seen * width,
-        "convolution": 3 * frames * width * width + frames * width * encoder.conv_kernel,
-    }
-    layers = {name: 2.0 * encoder.num_layers * macs for name, macs in per_layer.items()}
+    # Feed-forward, projections and convolution of a frame, then its scores, those of positions, and weighted sums.
+    layer = width * (4 * encoder.ff_hidden + 4 * width + 3 * width + encoder.conv_kernel + 2 * seen + distances)
     prompt = encoder.language_prompt
-    prompted = {} if prompt is None else {"language_prompt": 4.0 * frames * width * prompt.hidden}
-    return {"subsampling": 2.0 * _subsampling_macs(encoder, mel_frames), **layers, **prompted}
+    prompted = 0 if prompt is None else 2 * width * prompt.hidden
+    return 2.0 * (_subsampling_macs(encoder, mel_frames) + frames * (encoder.num_layers * layer + prompted))
 
 
 def _window(encoder: EncoderConfig, frames: int) -> tuple[int, int]:
@@ -117,8 +102,7 @@ def _window(encoder: EncoderConfig, frames: int) -> tuple[int, int]:
 
 def encoder_gflop_per_audio_s(config: ModelConfig, lengths_s: Sequence[float]) -> float:
     """Encoder work of recordings of these lengths, each one utterance."""
-    flops = math.fsum(count for length_s in lengths_s for count in encoder_flops(config, length_s).values())
-    return 1e-9 * flops / math.fsum(lengths_s)
+    return 1e-9 * math.fsum(encoder_flops(config, length_s) for length_s in lengths_s) / math.fsum(lengths_s)
 
 
 def features_flops(config: ModelConfig, length_s: float) -> float:
@@ -174,52 +158,24 @@ def aed_elements(config: ModelConfig, length_s: float) -> float:
     return decoder.num_layers * 2 * decoder.hidden * tokens * (frames + tokens / 2)
 
 
-def encoder_elements(config: ModelConfig, length_s: float) -> dict[str, float]:
-    """Numbers read and written between a fused encoder's operations for one recording, by part.
-
-    Attention's scores are counted as one table of biases that is written and read; a kernel that makes them as it goes has
-    none, so a bound on speed leaves them out.
-    """
+def encoder_elements(config: ModelConfig, length_s: float) -> float:
+    """Numbers read and written between a fused encoder's operations for one recording."""
     return _COUNTS[type(config.encoder)].elements(config.encoder, _mel_frames(config, length_s))
 
 
-def _conformer_elements(encoder: EncoderConfig, mel_frames: int) -> dict[str, float]:
+def _conformer_elements(encoder: EncoderConfig, mel_frames: int) -> float:
     frames = _stages(encoder, mel_frames)[-1][0]
     width, hidden = encoder.d_model, encoder.ff_hidden
-    seen, _ = _window(encoder, frames)
-    # x in and its normed form out and in again, the matrices' outputs out and in, the residual in, the sum out.
-    per_frame = {
-        "feed_forward": 2 * (5 * width + 2 * hidden),
-        "attention": 13 * width,
-        "scores": 2 * encoder.num_heads * seen,
-        "convolution": 11 * width,
-        "last_norm": 2 * width,
-    }
-    layers = {name: float(encoder.num_layers * frames * count) for name, count in per_frame.items()}
-    return {"subsampling": _subsampling_elements(encoder, mel_frames), **layers}
+    # x in and its normed form out and in again, the matrices' outputs out and in, the residual in, the sum out:
+    # of two feed-forward modules, attention, convolution and the last norm.
+    layer = 2 * (5 * width + 2 * hidden) + 13 * width + 11 * width + 2 * width
+    return _subsampling_elements(encoder, mel_frames) + encoder.num_layers * frames * layer
 
 
-def encoder_parameters(encoder: EncoderSettings) -> int:
+def encoder_parameters(config: ModelConfig) -> int:
     """Matrices and convolutions; biases and norms, a thousandth of them, are left out."""
-    return _COUNTS[type(encoder)].parameters(encoder)
-
-
-def _conformer_parameters(encoder: EncoderConfig) -> int:
-    width = encoder.d_model
-    layer = 4 * width * encoder.ff_hidden + 5 * width * width + 3 * width * width + width * encoder.conv_kernel
-    channels, factor = encoder.subsampling_channels, encoder.subsampling_factor
-    stages = factor.bit_length() - 1
-    later = 9 * channels**2 if encoder.subsampling == "striding" else 9 * channels + channels**2
-    _, mels = _stages(encoder, 1)[-1]
-    prompt = encoder.language_prompt
-    prompted = 0 if prompt is None else (2 * width + prompt.num_prompts) * prompt.hidden
-    convolutions = 9 * channels + (stages - 1) * later
-    return encoder.num_layers * layer + convolutions + channels * mels * width + prompted
-
-
-def _other_flops(config: ModelConfig, length_s: float, beam: int) -> dict[str, float]:
-    labels = LABELS_PER_S * length_s
-    return {"features": features_flops(config, length_s), "decoder": decoder_flops(config, length_s, labels, beam)}
+    shapes = [shape for name, shape in parameter_shapes(config).items() if name.startswith("encoder.")]
+    return sum(math.prod(shape) for shape in shapes if len(shape) > 2 or (len(shape) == 2 and min(shape) > _MIN_SIDE))
 
 
 def _mel_frames(config: ModelConfig, length_s: float) -> int:
@@ -264,26 +220,13 @@ def _subsampling_elements(encoder: EncoderConfig, mel_frames: int) -> float:
     return float(total)
 
 
-@dataclass(frozen=True)
-class _Convolution:
+class _Convolution(NamedTuple):
     """One convolution of a Jasper encoder, or the two matrices of a squeeze-and-excite layer."""
 
-    part: str  # "depthwise", "convolution", "squeeze_excite" or "residual"
     filters: int
     inputs_a_filter: int  # channels times kernel; of squeeze-and-excite: twice the width between its matrices
     frames: int
-
-    @property
-    def weights(self) -> int:
-        return self.filters * self.inputs_a_filter
-
-    @property
-    def macs(self) -> int:
-        return self.weights * (1 if self.part == "squeeze_excite" else self.frames)
-
-    @property
-    def elements(self) -> int:
-        return (3 if self.part == "squeeze_excite" else 2) * self.frames * self.filters
+    is_gate: bool = False  # squeeze-and-excite
 
 
 def _convolutions(encoder: JasperConfig, mel_frames: int) -> Iterator[_Convolution]:
@@ -298,35 +241,25 @@ def _convolutions(encoder: JasperConfig, mel_frames: int) -> Iterator[_Convoluti
                 frames = -(-frames // block.stride)
             kernel = block.kernel
             if block.separable:
-                yield _Convolution("depthwise", channels, kernel, frames)
+                yield _Convolution(channels, kernel, frames)
                 kernel = 1
-            yield _Convolution("convolution", block.filters, channels // block.groups * kernel, frames)
+            yield _Convolution(block.filters, channels // block.groups * kernel, frames)
             channels = block.filters
         if block.se_hidden is not None:
-            yield _Convolution("squeeze_excite", channels, 2 * block.se_hidden, frames)
+            yield _Convolution(channels, 2 * block.se_hidden, frames, is_gate=True)
         for width in residuals:
-            yield _Convolution("residual", channels, width, frames)
+            yield _Convolution(channels, width, frames)
 
 
-def _jasper_flops(encoder: JasperConfig, mel_frames: int) -> dict[str, float]:
-    return _by_part((conv.part, 2 * conv.macs) for conv in _convolutions(encoder, mel_frames))
+def _jasper_flops(encoder: JasperConfig, mel_frames: int) -> float:
+    found = _convolutions(encoder, mel_frames)
+    return 2.0 * sum(one.filters * one.inputs_a_filter * (1 if one.is_gate else one.frames) for one in found)
 
 
-def _jasper_elements(encoder: JasperConfig, mel_frames: int) -> dict[str, float]:
+def _jasper_elements(encoder: JasperConfig, mel_frames: int) -> float:
     """Each convolution's output out and in; a residual's is added as it is made. A gate reads all for the mean before."""
-    return _by_part((conv.part, conv.elements) for conv in _convolutions(encoder, mel_frames))
-
-
-def _by_part(counts: Iterable[tuple[str, int]]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for part, count in counts:
-        found[part] = found.get(part, 0.0) + count
-    return found
-
-
-def _jasper_parameters(encoder: JasperConfig) -> int:
-    """Shared depthwise filters are counted once for each channel, as they are used."""
-    return sum(conv.weights for conv in _convolutions(encoder, 1))
+    found = _convolutions(encoder, mel_frames)
+    return float(sum((3 if one.is_gate else 2) * one.frames * one.filters for one in found))
 
 
 def _granite_layers(encoder: GraniteConfig, mel_frames: int) -> Iterator[tuple[int, int, int]]:
@@ -338,23 +271,15 @@ def _granite_layers(encoder: GraniteConfig, mel_frames: int) -> Iterator[tuple[i
         before = after
 
 
-def _granite_flops(encoder: GraniteConfig, mel_frames: int) -> dict[str, float]:
+def _granite_flops(encoder: GraniteConfig, mel_frames: int) -> float:
     width, channels = encoder.d_model, encoder.conv_width
-    found: dict[str, float] = {
-        "subsampling": 4.0 * GRANITE_STACKED * encoder.num_mels * width * -(-mel_frames // GRANITE_STACKED),
-        "conditioning": 4.0 * width * encoder.num_tokens * _granite_middle(encoder, mel_frames),
-    }
+    macs = 2 * GRANITE_STACKED * encoder.num_mels * width * -(-mel_frames // GRANITE_STACKED)
+    macs += 2 * width * encoder.num_tokens * _granite_middle(encoder, mel_frames)
     for before, after, seen in _granite_layers(encoder, mel_frames):
-        for name, macs in (
-            ("feed_forward", 2 * (before + after) * width * encoder.ff_hidden),
-            ("projections", 4 * before * width * width),
-            ("scores", before * seen * width),
-            ("position_scores", before * (2 * seen - 1) * width),
-            ("weighted_sums", before * seen * width),
-            ("convolution", 2 * before * width * channels + after * channels * (encoder.conv_kernel + width)),
-        ):
-            found[name] = found.get(name, 0.0) + 2.0 * macs
-    return found
+        macs += 2 * (before + after) * width * encoder.ff_hidden
+        macs += before * width * (4 * width + 4 * seen - 1)  # projections, scores, those of positions, weighted sums
+        macs += 2 * before * width * channels + after * channels * (encoder.conv_kernel + width)
+    return 2.0 * macs
 
 
 def _granite_middle(encoder: GraniteConfig, mel_frames: int) -> int:
@@ -363,51 +288,27 @@ def _granite_middle(encoder: GraniteConfig, mel_frames: int) -> int:
     return layers[encoder.num_layers // 2 - 1][1] if len(layers) > 1 else 0
 
 
-def _granite_elements(encoder: GraniteConfig, mel_frames: int) -> dict[str, float]:
+def _granite_elements(encoder: GraniteConfig, mel_frames: int) -> float:
     """As _conformer_elements counts, with a wider convolution."""
     width, hidden, channels = encoder.d_model, encoder.ff_hidden, encoder.conv_width
-    found: dict[str, float] = {
-        "subsampling": 2.0 * width * -(-mel_frames // GRANITE_STACKED),
-        "conditioning": (4.0 * encoder.num_tokens + 3.0 * width) * _granite_middle(encoder, mel_frames),
-    }
-    for before, after, seen in _granite_layers(encoder, mel_frames):
-        for name, elements in (
-            ("feed_forward", (before + after) * (5 * width + 2 * hidden)),
-            ("attention", 13 * before * width),
-            ("scores", 2 * before * encoder.num_heads * seen),
-            ("convolution", before * (3 * width + 4 * channels) + after * (2 * width + 2 * channels)),
-            ("last_norm", 2 * after * width),
-        ):
-            found[name] = found.get(name, 0.0) + elements
-    return found
+    elements = 2 * width * -(-mel_frames // GRANITE_STACKED)
+    elements += (4 * encoder.num_tokens + 3 * width) * _granite_middle(encoder, mel_frames)
+    for before, after, _ in _granite_layers(encoder, mel_frames):
+        elements += (before + after) * (5 * width + 2 * hidden) + 13 * before * width
+        elements += before * (3 * width + 4 * channels) + after * (2 * width + 2 * channels) + 2 * after * width
+    return float(elements)
 
 
-def _granite_parameters(encoder: GraniteConfig) -> int:
-    width, channels = encoder.d_model, encoder.conv_width
-    layer = 4 * width * encoder.ff_hidden + 4 * width * width + 3 * width * channels + channels * encoder.conv_kernel
-    layer += (2 * encoder.max_distance + 1) * width // encoder.num_heads
-    outside = 2 * GRANITE_STACKED * encoder.num_mels * width + 2 * width * encoder.num_tokens
-    return encoder.num_layers * layer + outside
-
-
-@dataclass(frozen=True)
-class _Counts:
+class _Counts(NamedTuple):
     """What is counted of a family of encoders, from its config and the frames of its features."""
 
-    flops: Callable[[Any, int], dict[str, float]]
-    elements: Callable[[Any, int], dict[str, float]]
+    flops: Callable[[Any, int], float]
+    elements: Callable[[Any, int], float]
     frames: Callable[[Any, int], int]
-    parameters: Callable[[Any], int]
 
 
 _COUNTS: dict[type, _Counts] = {
-    EncoderConfig: _Counts(
-        _conformer_flops, _conformer_elements, lambda *given: _stages(*given)[-1][0], _conformer_parameters
-    ),
-    JasperConfig: _Counts(
-        _jasper_flops, _jasper_elements, lambda *given: list(_convolutions(*given))[-1].frames, _jasper_parameters
-    ),
-    GraniteConfig: _Counts(
-        _granite_flops, _granite_elements, lambda *given: list(_granite_layers(*given))[-1][1], _granite_parameters
-    ),
+    EncoderConfig: _Counts(_conformer_flops, _conformer_elements, lambda *given: _stages(*given)[-1][0]),
+    JasperConfig: _Counts(_jasper_flops, _jasper_elements, lambda *given: list(_convolutions(*given))[-1].frames),
+    GraniteConfig: _Counts(_granite_flops, _granite_elements, lambda *given: list(_granite_layers(*given))[-1][1]),
 }

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -13,6 +14,7 @@ from fastscribe.checkpoint import hub
 from fastscribe.checkpoint.hub_name import DEFAULT, LARGE_MODEL, PACKAGED
 from fastscribe.errors import CheckpointError
 
+_SAME_BUT_A_LETTER = 0.9  # similarity of long names
 _TABLE = Path(__file__).with_name("known_models.yaml")
 _DECODERS = {"tdt": "TDT", "rnnt": "RNN-T", "ctc": "CTC", "aed": "attention"}
 
@@ -63,6 +65,18 @@ def nearest(word: str) -> str | None:
     found = [name for name in names if word.lower() in name.lower()]
     found += [last[one] for one in get_close_matches(word.lower(), last, 1)]
     return found[0] if found else None
+
+
+def download(name: hub.HubName, say: Callable[[str], None], **settings: Any) -> Path:
+    """Call hub.download(). If it fails for a name that is spelt nearly like one of the table, a line has that one."""
+    try:
+        return hub.download(name, say, **settings)
+    except CheckpointError:
+        names = [model.hub for model in known_models() if model.hub]
+        close = get_close_matches(name.repo, names, 1, _SAME_BUT_A_LETTER)
+        if close and name.repo not in names:
+            say(f"{name}: did you mean {close[0]}?")
+        raise
 
 
 def hub_name(name: str) -> hub.HubName:

@@ -7,7 +7,6 @@ A file is opened once and read through its descriptor, so that replacing the fil
 
 from __future__ import annotations
 
-import io
 import math
 import mmap
 import os
@@ -15,7 +14,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING
 
 from fastscribe._system.positioned_read import PositionedFile, pread_into
 from fastscribe.errors import CheckpointError, WeightsMismatch
@@ -199,38 +198,45 @@ class StoredTensor:
         return flat
 
 
-class RandomAccess(Protocol):
-    @property
-    def num_bytes(self) -> int: ...
+class RandomAccess(PositionedFile):
+    """Bytes that can be read from any position, by several threads, also once it is closed as a file."""
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         """Fill the buffer with the bytes from `offset` on. Raises EOFError if there are too few, and OSError like pread."""
+        while len(buffer):
+            count = self.read_at(offset, buffer)
+            if count == 0:
+                raise EOFError("the file is cut short")
+            buffer, offset = buffer[count:], offset + count
+
+    def content(self, offset: int, num_bytes: int) -> bytes:
+        """Return these bytes. Raises as read_into()."""
+        content = bytearray(num_bytes)
+        self.read_into(memoryview(content), offset)
+        return bytes(content)
 
 
-class FileBytes:
-    """`num_bytes` of a file from `start` on. The descriptor closes with the last object that uses it."""
+class FileBytes(RandomAccess):
+    """`size` bytes of a file from `start` on. The descriptor closes with the last object that uses it."""
 
-    def __init__(self, descriptor: Descriptor, start: int, num_bytes: int) -> None:
-        self._descriptor, self._start, self.num_bytes = descriptor, start, num_bytes
+    def __init__(self, descriptor: Descriptor, start: int, size: int) -> None:
+        self._descriptor, self._start, self._size = descriptor, start, size
 
     @classmethod
     def of(cls, file: IO[bytes]) -> FileBytes:
         """Return all bytes of an open file. The caller may close the file."""
         return cls(Descriptor(os.dup(file.fileno())), 0, os.fstat(file.fileno()).st_size)
 
-    def part(self, start: int, num_bytes: int) -> FileBytes:
-        assert 0 <= start <= start + num_bytes <= self.num_bytes
-        return FileBytes(self._descriptor, self._start + start, num_bytes)
+    def num_bytes(self) -> int:
+        return self._size
 
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        if offset + len(buffer) > self.num_bytes:
-            raise EOFError("the file is cut short")
-        position = self._start + offset
-        while len(buffer):
-            count = pread_into(self._descriptor.number, buffer, position)
-            if count == 0:
-                raise EOFError("the file is cut short")
-            buffer, position = buffer[count:], position + count
+    def part(self, start: int, size: int) -> FileBytes:
+        assert 0 <= start <= start + size <= self._size
+        return FileBytes(self._descriptor, self._start + start, size)
+
+    def read_at(self, position: int, buffer: memoryview) -> int:
+        held = buffer[: max(0, self._size - position)]
+        return pread_into(self._descriptor.number, held, self._start + position) if len(held) else 0
 
     def mapped(self, offset: int, num_bytes: int) -> memoryview | None:
         """Return bytes of the file without a copy of them; None where only read_into() can read them, or can say why not.
@@ -240,7 +246,7 @@ class FileBytes:
         """
         position = self._start + offset
         first = position % mmap.ALLOCATIONGRANULARITY
-        if sys.platform != "linux" or position % _ALIGNMENT or offset + num_bytes > self.num_bytes:
+        if sys.platform != "linux" or position % _ALIGNMENT or offset + num_bytes > self._size:
             return None
         try:
             pages = mmap.mmap(
@@ -260,36 +266,14 @@ class Descriptor:
         weakref.finalize(self, os.close, number)
 
 
-class MemoryBytes:
+class MemoryBytes(RandomAccess):
     def __init__(self, content: bytes) -> None:
-        self._content, self.num_bytes = content, len(content)
-
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        part = memoryview(self._content)[offset : offset + len(buffer)]
-        if len(part) < len(buffer):
-            raise EOFError("the file is cut short")
-        buffer[:] = part
-
-
-def read(source: RandomAccess, offset: int, num_bytes: int) -> bytes:
-    content = bytearray(num_bytes)
-    source.read_into(memoryview(content), offset)
-    return bytes(content)
-
-
-def as_file(source: RandomAccess) -> IO[bytes]:
-    """Return a seekable binary file with these bytes."""
-    return io.BufferedReader(_Reader(source))
-
-
-class _Reader(PositionedFile):
-    def __init__(self, source: RandomAccess) -> None:
-        self._source = source
+        self._content = content
 
     def num_bytes(self) -> int:
-        return self._source.num_bytes
+        return len(self._content)
 
     def read_at(self, position: int, buffer: memoryview) -> int:
-        count = max(0, min(len(buffer), self._source.num_bytes - position))
-        self._source.read_into(buffer[:count], position)
-        return count
+        part = memoryview(self._content)[position : position + len(buffer)]
+        buffer[: len(part)] = part
+        return len(part)

@@ -83,9 +83,9 @@ def locate(
             f"no such path, though {first} exists: check the spelling; the Hugging Face hub's model is {PREFIX}{model}"
         )
         raise CheckpointError(model, problem)
-    from fastscribe.checkpoint import hub
+    from fastscribe.checkpoint.known_models import download
 
-    return hub.download(name, say, show_progress=show_progress, side_model=side_model, announce=not is_explicit)
+    return download(name, say, show_progress=show_progress, side_model=side_model, announce=not is_explicit)
 
 
 def other_family(model: str) -> str | None:

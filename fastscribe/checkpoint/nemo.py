@@ -23,7 +23,6 @@ import yaml
 from fastscribe._system.safe_open import safe_open
 from fastscribe.checkpoint import names, tar
 from fastscribe.checkpoint.lazy_weights import FileBytes, LazyWeights, MemoryBytes, RandomAccess
-from fastscribe.checkpoint.lazy_weights import read as read_bytes
 from fastscribe.checkpoint.nemo_config import CLASSES, heads_of, model_config
 from fastscribe.checkpoint.validate import validate
 from fastscribe.checkpoint.value import (
@@ -197,7 +196,7 @@ def _open_archive(path: Path) -> Members:
 
 def _tar_members(path: Path, file: IO[bytes]) -> Iterator[tuple[str, RandomAccess]]:
     whole = FileBytes.of(file)
-    return ((one.name, whole.part(one.start, one.num_bytes)) for one in tar.members(file, whole.num_bytes, path))
+    return ((one.name, whole.part(one.start, one.num_bytes)) for one in tar.members(file, whole.num_bytes(), path))
 
 
 def _gzip_members(path: Path, file: IO[bytes]) -> Iterator[tuple[str, RandomAccess]]:
@@ -245,10 +244,11 @@ def _languages(config: Section) -> tuple[str, ...]:
 def content(members: Members, name: str, max_bytes: int, where: object) -> bytes:
     """Return a member's bytes. Raises CheckpointError if there are more than `max_bytes`, or they cannot be read."""
     member = members[name]
-    if member.num_bytes > max_bytes:
-        raise CheckpointError(where, f"refused: {name} claims {member.num_bytes} bytes")
+    num_bytes = member.num_bytes()
+    if num_bytes > max_bytes:
+        raise CheckpointError(where, f"refused: {name} claims {num_bytes} bytes")
     try:
-        return read_bytes(member, 0, member.num_bytes)
+        return member.content(0, num_bytes)
     except (EOFError, OSError) as error:
         raise CheckpointError(where, f"{name} cannot be read: {one_line(error)}") from error
 

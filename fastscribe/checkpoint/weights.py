@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import pickle
@@ -19,8 +20,6 @@ from fastscribe.checkpoint.lazy_weights import (
     RandomAccess,
     StoredTensor,
     TensorSource,
-    as_file,
-    read,
 )
 from fastscribe.checkpoint.value import DAMAGE, one_line, reject_duplicate_keys
 from fastscribe.errors import CheckpointError, FastscribeError
@@ -81,10 +80,10 @@ def load_safetensors(path: Path, allows_int8: bool = False) -> dict[str, TensorS
 
 def _safetensors(file: RandomAccess, path: Path, allows_int8: bool) -> dict[str, TensorSource]:
     """Parse the format: length of the JSON header, header, and tensor bytes without gaps or overlaps."""
-    header_bytes = int.from_bytes(read(file, 0, 8), "little")
+    header_bytes = int.from_bytes(file.content(0, 8), "little")
     if header_bytes > _MAX_DIRECTORY_BYTES:
         raise CheckpointError(path, f"refused: its header claims {header_bytes} bytes")
-    entries = json.loads(read(file, 8, header_bytes), object_pairs_hook=reject_duplicate_keys)
+    entries = json.loads(file.content(8, header_bytes), object_pairs_hook=reject_duplicate_keys)
     if len(entries) > _MAX_TENSORS:
         raise CheckpointError(path, f"refused: {len(entries)} tensors")
     entries.pop("__metadata__", None)
@@ -104,8 +103,8 @@ def _safetensors(file: RandomAccess, path: Path, allows_int8: bool) -> dict[str,
             _check_dtype(name, dtype, path)
         sources[name] = StoredTensor(file, path, name, dtype, tuple(shape), data_start + start).source()
         end = stop
-    if data_start + end != file.num_bytes:
-        raise ValueError(f"{file.num_bytes} bytes, where its header says {data_start + end}")
+    if data_start + end != file.num_bytes():
+        raise ValueError(f"{file.num_bytes()} bytes, where its header says {data_start + end}")
     return {name: sources[name] for name in entries}
 
 
@@ -162,7 +161,7 @@ def _torch_sources(
         count = math.prod(view.shape)
         claimed_bytes += count * item_bytes
         # A stride of 0 or many views of one storage could expand a small file; a factor of 2 allows tied weights.
-        if count > view.storage.num_elements or claimed_bytes > 2 * file.num_bytes:
+        if count > view.storage.num_elements or claimed_bytes > 2 * file.num_bytes():
             raise CheckpointError(where, f"refused: {name[:120]} claims more than it holds")
         start, num_bytes = storages[view.storage.key]
         last = view.offset + sum((size - 1) * step for size, step in zip(view.shape, view.stride, strict=True))
@@ -187,11 +186,11 @@ def _read_zip(file: RandomAccess, where: object) -> tuple[object, dict[str, tupl
     """Return the pickled object, and start and size in bytes of each storage. Refuse a zip that torch.save does not write:
     with compressed, duplicate or overlapping members, or more than plain tensors in its pickle."""
     _check_directory(file, where)
-    with as_file(file) as opened, zipfile.ZipFile(opened) as archive:
+    with io.BufferedReader(file) as opened, zipfile.ZipFile(opened) as archive:
         members = archive.infolist()
         unpacked = sum(member.file_size for member in members)
-        if unpacked > file.num_bytes or any(member.compress_type != zipfile.ZIP_STORED for member in members):
-            raise CheckpointError(where, f"refused: {file.num_bytes} bytes that unpack to {unpacked}")
+        if unpacked > file.num_bytes() or any(member.compress_type != zipfile.ZIP_STORED for member in members):
+            raise CheckpointError(where, f"refused: {file.num_bytes()} bytes that unpack to {unpacked}")
         if len({member.filename.lower() for member in members}) < len(members):
             raise CheckpointError(where, "refused: two members of the same name")
         pickles = [member for member in members if member.filename.endswith("/data.pkl")]
@@ -213,18 +212,18 @@ def _read_zip(file: RandomAccess, where: object) -> tuple[object, dict[str, tupl
 
 def _member_start(file: RandomAccess, member: zipfile.ZipInfo) -> int:
     """Return the offset of a member's bytes, after its local header, whose length is not in the directory."""
-    header = read(file, member.header_offset, _LOCAL_HEADER_BYTES)
+    header = file.content(member.header_offset, _LOCAL_HEADER_BYTES)
     name_bytes, extra_bytes = struct.unpack("<HH", header[26:30])
     start = member.header_offset + _LOCAL_HEADER_BYTES + name_bytes + extra_bytes
-    if header[:4] != b"PK\3\4" or start + member.file_size > file.num_bytes:
+    if header[:4] != b"PK\3\4" or start + member.file_size > file.num_bytes():
         raise zipfile.BadZipFile("a member is not where the directory says")
     return int(start)
 
 
 def _check_directory(file: RandomAccess, where: object) -> None:
     """Check that the directory ends where the zip's end records begin."""
-    num_bytes = file.num_bytes
-    tail = read(file, max(0, num_bytes - 98), min(98, num_bytes))
+    num_bytes = file.num_bytes()
+    tail = file.content(max(0, num_bytes - 98), min(98, num_bytes))
     if len(tail) < 22 or tail[-22:-18] != b"PK\5\6" or tail[-2:] != b"\0\0":
         raise CheckpointError(where, f"refused: not the zip file that torch.save writes since 1.6: {_SAVE_AGAIN}")
     size, start = struct.unpack("<LL", tail[-10:-2])

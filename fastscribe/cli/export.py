@@ -31,7 +31,7 @@ from fastscribe.cli.run_options import (
 )
 from fastscribe.cli.run_part import ExportPart, Stored
 from fastscribe.cli.terminal import say
-from fastscribe.config import OUTPUT_FORMATS, OutputStyle, SubtitleStyle
+from fastscribe.config import OUTPUT_FORMATS, OutputStyle, SpeakerNames, SubtitleStyle
 from fastscribe.errors import ManifestError, OutputError, UsageError
 from fastscribe.results.formats.writers import SINGLE_FORMATS
 from fastscribe.results.paths import journals_in
@@ -92,11 +92,8 @@ def export(
         )
     if output_dir is not None:
         check_output_dir(output_dir)
-    if output_dir is not None or not Path(results[0]).is_dir():
-        from fastscribe.results.export import style_of
-
-        places = [] if output_dir is None else [output_dir]
-        style = style_of(style, places + [Path(given) for given in results if len(results) == 1])
+    if style.speaker_names is None and (output_dir is not None or not Path(results[0]).is_dir()):
+        style = _with_names(style, results, output_dir, quiet)
     folders = [given for given in results if given != "-" and Path(given).is_dir()]
     problems = Problems()
     report = (lambda *made: None) if quiet else _report
@@ -123,6 +120,20 @@ def export(
     problems.report()
     if problems.num:
         raise typer.Exit(1)
+
+
+def _with_names(style: OutputStyle, results: list[str], output_dir: Path | None, quiet: bool) -> OutputStyle:
+    """Return the style with the names of speakers of the folder that is written, or else of the only one that is read."""
+    from fastscribe.results.export import names_in
+
+    names = None if output_dir is None else names_in(output_dir)
+    if names is None and len(results) == 1:
+        names = names_in(Path(results[0]))
+        if names not in (None, SpeakerNames()) and output_dir is not None and not quiet:
+            say(f"{output_dir}: its files get the names of speakers that {results[0]} was given")
+    elif names is None and (named := [given for given in results if names_in(Path(given)) is not None]):
+        say(f"{named[0]}: the names of speakers that it was given are left out, as several results are joined")
+    return replace(style, speaker_names=names)
 
 
 def _export_in_place(folder: Path, style: OutputStyle, report: Report) -> None:

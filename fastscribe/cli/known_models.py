@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fastscribe.checkpoint import hub
 from fastscribe.checkpoint.hub_name import PACKAGED
-from fastscribe.checkpoint.known_models import hub_name, known_models
+from fastscribe.checkpoint.known_models import download, hub_name, known_models
 from fastscribe.checkpoint.location import is_packaged
 from fastscribe.cli.app import Application, Group, app, check_stdout
 from fastscribe.cli.completion import published_models
@@ -86,7 +85,7 @@ def pull(
         print(PACKAGED)
         return
     found = hub_name(name)
-    path = hub.download(found, say, announce=False)
+    path = download(found, say, announce=False)
     say(f"{found}: ready; use it with --model {found}")
     print(path)
 

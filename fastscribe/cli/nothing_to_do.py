@@ -77,7 +77,8 @@ def end_if_done(job: TranscribeJob, listing: Listing) -> JournaledOutput | None:
             listing.begin_again()
             _check_moved_of(output, job, listing)
             return output
-        output.write_report(report_of(output, _stats(output, listing, perf_counter() - start)), is_idle=True)
+        stats = _stats(output, listing, perf_counter() - start)
+        output.write_report(report_of(output, stats), is_idle=True)
         output.close()
     except BaseException:
         output.close(finished=False)
@@ -88,7 +89,7 @@ def end_if_done(job: TranscribeJob, listing: Listing) -> JournaledOutput | None:
         say_failed_before(ledger)
     else:
         say_all_done(job, ledger)
-    not_made = say_made_again(output, job.quiet)
+    not_made = say_made_again(output, job.quiet) + sum(part.finished(job, stats, job.quiet) for part in job.parts)
     raise typer.Exit(1 if not_made else job.failure_code(0, ledger.failed_before, ledger.num_given))
 
 
@@ -147,7 +148,7 @@ def _stats(output: JournaledOutput, listing: Listing, wall_s: float) -> RunStats
 def _earlier(job: TranscribeJob) -> JournaledOutput | None:
     """Open the place of a run of the same command; None if there is none."""
     run = job.output
-    if run.place is None or run.overwrite or any(part.files(run) for part in job.parts) or job.events:
+    if run.place is None or run.overwrite or job.events:
         return None
     try:
         stated = last_run(run.place, run.shard)

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
 MANY_INPUTS = 256  # a GPU with this number of inputs gets helpers
 _FEW = 100  # inputs that are looked at before the model is loaded
+_MAX_HINTS = 10  # failures whose paths are looked at
 _MAX_NAMES = 1000  # of a folder, among which a wrong one is sought
 
 
@@ -80,10 +81,6 @@ def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -
     started_at = perf_counter() - (process_age_s() or 0.0)
     say_shard(job.output.shard, job.quiet)
     check_paths(job)  # before the import of torch, which takes seconds
-    if job.output.place is not None:
-        from fastscribe.results.output import with_earlier_names
-
-        job = replace(job, output=with_earlier_names(job.output))
     from fastscribe.cli.listing import Listing  # here, because NumPy would slow down --help
 
     listing = Listing(job.output.inputs)
@@ -168,15 +165,15 @@ def _end_if_unusable(job: TranscribeJob, listing: Listing) -> None:
         for failure in failures:
             if output is not None:
                 _write(output, failure)
-            say(f"{failure_line(failure)}{_near(failure.path)}")
+            say(f"{failure_line(failure)}{_near(failure)}")
     say_listing(listing.left_out, listing.repeats.num, job.quiet)
     raise typer.Exit(job.failure_code(len(failures), 0, len(failures)))
 
 
-def _near(path: str) -> str:
-    """Return a hint if a path is wrong and its folder has a similar name."""
-    folder, name = os.path.split(path.rstrip("/"))
-    if os.path.lexists(path) or not os.path.isdir(folder or "."):
+def _near(failure: Failure) -> str:
+    """Return a hint if an input's path is wrong and its folder has a similar name."""
+    folder, name = os.path.split(failure.path.rstrip("/"))
+    if failure.listed or failure.row is not None or os.path.lexists(failure.path) or not os.path.isdir(folder or "."):
         return ""
     try:
         with os.scandir(folder or ".") as entries:
@@ -250,14 +247,14 @@ def _write_all(
 
     start = perf_counter()
     inputs: Any = listing
-    style = None if any(part.needs_words for part in job.parts) else job.output.style
+    style = None if any(part.needs_words for part in job.parts) else output.style
     results = transcriber.results(inputs, style=style, ledger=output.ledger)
     others: OtherLanguages | None = None
     told = {"tracks"} if job.quiet else set[str]()
     writing = bar.paused if job.output.is_stdout else nullcontext
     with closing(results):
         for result in results:
-            if (result if isinstance(result, Failure) else result.audio).row is not None:
+            if result.row is not None:
                 if others is None:
                     from fastscribe.audio.row_languages import OtherLanguages
 
@@ -275,7 +272,8 @@ def _write_all(
             for part in job.parts:
                 part.result(result)
             if isinstance(result, Failure):
-                bar.say(failure_line(result))
+                hint = _near(result) if transcriber.progress.failed <= _MAX_HINTS else ""
+                bar.say(f"{failure_line(result)}{hint}")
                 if event_log is not None:
                     event_log.failed(result)
     with transcriber.progress.stopwatch.time("write"), writing():

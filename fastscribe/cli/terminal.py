@@ -103,7 +103,7 @@ def log_to(path: Path) -> None:
 
 def failure_line(failure: Failure) -> str:
     problem = failure.message.removeprefix(f"{failure.path}: ")  # a manifest's row names the manifest itself
-    listed = f" ({failure.listed})" if failure.listed else ""
+    listed = f" ({failure.listed})" if failure.listed and failure.stage != "input" else ""  # whose message has it
     return f"{failure.path}{listed}: {failure.stage} failed: {problem}"
 
 

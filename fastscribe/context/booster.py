@@ -163,7 +163,7 @@ class Booster:
 
 @dataclass(frozen=True)
 class Constraints:
-    """What the rows of batches may not write, and what they should rather write (run_rooms.LazyConstraints calls it).
+    """What the rows of batches may not write, and what they should rather write (pipeline/run_rooms.py builds it).
 
     Attributes:
         booster: Has the phrases.

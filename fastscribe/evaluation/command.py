@@ -19,13 +19,13 @@ from fastscribe.errors import UsageError
 from fastscribe.evaluation import report
 from fastscribe.evaluation import scores as scoring
 from fastscribe.evaluation.compare import compare, compare_groups, match
-from fastscribe.evaluation.report import diff_title, marked_diff, print_in_colour
 from fastscribe.evaluation.results import Fields, References, read_run
 from fastscribe.evaluation.scores import NormalizerName
 from fastscribe.results.rows import missing_shards
 from fastscribe.version import __version__
 
 if TYPE_CHECKING:
+    from fastscribe.evaluation.report import Block
     from fastscribe.evaluation.scores import Evaluation, Pair
 
 _NAMES_SHOWN = 5  # recordings that only one run has
@@ -51,7 +51,8 @@ def evaluate(
         option("--manifest", help="Take references from this manifest, by audio_filepath and offset."),
     ] = None,
     group_by: Annotated[
-        list[str] | None, option("--group-by", help="Also score or compare each value of this field; may be repeated.")
+        list[str] | None,
+        option("--group-by", help="Also score or compare each value of this field (a.b: b in a); may be repeated."),
     ] = None,
     normalizer: Annotated[
         NormalizerName,
@@ -139,6 +140,8 @@ def _say_notes(references: References | None, num_older: int, *, is_pooled: bool
             f"{count_of(references.num_by_end, 'result')} found by the end of the path alone, such as {ours} for {theirs}: the "
             "recordings lie elsewhere now"
         )
+    if references and references.num_repeated:
+        say(f"{references.manifest}: {count_of(references.num_repeated, 'row')} again with the same text, counted once")
     if num_older:
         hint = "; to compare two runs use --against" if is_pooled else ""
         is_not = "is not" if num_older == 1 else "are not"
@@ -164,7 +167,7 @@ def _score(pairs: list[Pair], references: References | None, counts: Mapping[str
     else:
         preamble = [] if asked.quiet else [_preamble(asked.normalizer, evaluation, asked.skip_failed)]
         _print_parts([*preamble, report.to_table(evaluation, asked.group_by).rstrip("\n")])
-        _show_worst(evaluation)
+        _show(report.worst_blocks(evaluation))
     return not unused
 
 
@@ -209,10 +212,7 @@ def _compare(
             [*([] if asked.quiet else [f"normalizer {asked.normalizer}\n"]), report.to_table(comparison, *names)]
         )
         _print_parts(report.group_lines(asked.group_by, groups))
-        if _has_colours():
-            report.print_in_colour(comparison, max_changes)
-        else:
-            _print_parts(report.change_lines(comparison, max_changes))
+        _show(report.change_blocks(comparison, max_changes))
     return not any(only)
 
 
@@ -264,16 +264,15 @@ def _preamble(normalizer: str, evaluation: Evaluation, skip_failed: bool) -> str
     return f"normalizer {normalizer}" + (failed if evaluation.total.failed else "") + "\n"
 
 
-def _show_worst(evaluation: Evaluation) -> None:
-
-    if evaluation.worst and _has_colours():
-        print_in_colour(evaluation.worst)
-    else:
-        _print_parts(f"\n{diff_title(aligned)}\n{marked_diff(aligned)}" for aligned in evaluation.worst)
-
-
-def _has_colours() -> bool:
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+def _show(blocks: Iterable[Block]) -> None:
+    """Print utterances with their differences. Raises StdoutClosed."""
+    has_colours = sys.stdout is not None and sys.stdout.isatty()
+    has_colours = has_colours and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    for block in blocks:
+        if has_colours:
+            report.print_in_colour(block)
+        else:
+            _print_parts(report.block_lines(block))
 
 
 def _print_parts(parts: Iterable[str]) -> None:

@@ -11,12 +11,11 @@ from typing import Any
 from fastscribe._system.text_layout import clean_text, count_of
 from fastscribe.evaluation.compare import MIN_RECORDINGS, RESAMPLES, Change, Comparison, Interval
 from fastscribe.evaluation.report import (
+    Block,
     by_name,
     counts,
     edits_object,
-    marked_diff,
     percent,
-    print_sides,
     recording_object,
     score_table,
     share,
@@ -128,38 +127,13 @@ def _side(aligned: Aligned) -> dict[str, Any]:
     return {"text": aligned.pair.hypothesis, "words": edits_object(aligned.words, "reference_words")}
 
 
-def change_title(change: Change) -> str:
-    before, after = change.baseline.words.errors, change.result.words.errors
-    return clean_text(f"{change.result.pair.name}: {before} -> {after} errors in {change.result.words.units} words")
-
-
-def _sides(change: Change) -> list[tuple[str, Aligned]]:
-    return [("against", change.baseline), ("now", change.result)]
-
-
-def change_lines(comparison: Comparison, max_changes: int) -> Iterator[str]:
+def change_blocks(comparison: Comparison, max_changes: int) -> Iterator[Block]:
     """Yield the recordings that changed most, worse ones first, with the words of both runs against the reference."""
-    for heading, changes in _sections(comparison):
+    for heading, changes in (("WORSE", comparison.worse), ("BETTER", comparison.better)):
         if changes and max_changes:
-            yield f"\n{heading}{_shown(changes, max_changes)}"
+            is_cut = len(changes) > max_changes
+            yield heading + (f" ({max_changes} of {len(changes):,}; --diff N shows N)" if is_cut else ""), []
         for change in changes[:max_changes]:
-            yield f"\n{change_title(change)}"
-            for label, aligned in _sides(change):
-                yield f"  {label:8}{marked_diff(aligned) if aligned.pair.hypothesis is not None else '(failed)'}"
-
-
-def _sections(comparison: Comparison) -> list[tuple[str, list[Change]]]:
-    return [("WORSE", comparison.worse), ("BETTER", comparison.better)]
-
-
-def _shown(changes: Sequence[Change], max_changes: int) -> str:
-    return f" ({max_changes} of {len(changes):,}; --diff N shows N)" if len(changes) > max_changes else ""
-
-
-def print_in_colour(comparison: Comparison, max_changes: int) -> None:
-    """Print the same as change_lines() to stdout, a terminal, word below word."""
-    for heading, changes in _sections(comparison):
-        if changes and max_changes:
-            print_sides(f"{heading}{_shown(changes, max_changes)}", [])
-        for change in changes[:max_changes]:
-            print_sides(change_title(change), [(label, aligned) for label, aligned in _sides(change)])
+            before, now = change.baseline.words, change.result.words
+            title = f"{change.result.pair.name}: {before.errors} -> {now.errors} errors in {now.units} words"
+            yield clean_text(title), [("against", change.baseline), ("now", change.result)]

@@ -6,7 +6,7 @@ Rates are percentages in the table and fractions (1 = all) in JSON.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from fastscribe._system.text_layout import clean_text, count_of, num_columns
 from fastscribe.evaluation.scores import Aligned, Edits, Evaluation, Kind, Pair, Score, Span
@@ -128,11 +128,28 @@ def recording_object(pair: Pair) -> dict[str, Any]:
     return {"audio_filepath": pair.audio_path, **offset}
 
 
-def diff_title(aligned: Aligned) -> str:
-    words = aligned.words
-    parts = f"{words.substitutions} substituted, {words.insertions} inserted, {words.deletions} deleted"
-    where = f"{aligned.pair.name} ({aligned.pair.where})" if aligned.pair.audio_path else aligned.pair.where
-    return clean_text(f"{where}: {count_of(words.errors, 'error')} in {count_of(words.units, 'word')}: {parts}")
+Block: TypeAlias = tuple[
+    str, Sequence[tuple[str, Aligned]]
+]  # a title, and hypotheses of one reference with their labels
+
+
+def worst_blocks(evaluation: Evaluation) -> Iterator[Block]:
+    """Yield the utterances with the most errors, if any are kept."""
+    for aligned in evaluation.worst:
+        words, pair = aligned.words, aligned.pair
+        parts = f"{words.substitutions} substituted, {words.insertions} inserted, {words.deletions} deleted"
+        where = f"{pair.name} ({pair.where})" if pair.audio_path else pair.where
+        errors = f"{count_of(words.errors, 'error')} in {count_of(words.units, 'word')}"
+        yield clean_text(f"{where}: {errors}: {parts}"), [("", aligned)]
+
+
+def block_lines(block: Block) -> Iterator[str]:
+    """Yield the title, and the differences of each hypothesis on a line."""
+    title, sides = block
+    yield f"\n{title}"
+    for label, aligned in sides:
+        shown = marked_diff(aligned) if aligned.pair.hypothesis is not None else "(failed)"
+        yield (f"  {label:8}" if label else "") + shown
 
 
 def marked_diff(aligned: Aligned) -> str:
@@ -184,18 +201,16 @@ def _word(text: str) -> str:
     return text if text.isprintable() else clean_text(text) or "?"
 
 
-def print_in_colour(worst: Iterable[Aligned]) -> None:
-    """Print to stdout, a terminal: substitutions yellow, insertions green, deletions red."""
-    for aligned in worst:
-        print_sides(diff_title(aligned), [("", aligned)])
+def print_in_colour(block: Block) -> None:
+    """Print the title, and the hypotheses word below word, to stdout, a terminal.
 
-
-def print_sides(title: str, sides: Iterable[tuple[str, Aligned]]) -> None:
-    """Print a title and hypotheses below their reference, each under its label, as print_in_colour()."""
+    Substitutions are yellow, insertions green, deletions red.
+    """
     from rich.console import Console
     from rich.text import Text
 
     console = Console(highlight=False)
+    title, sides = block
     console.print(Text("\n" + title, style="bold"), soft_wrap=True)
     for name, aligned in sides:
         if name:

@@ -10,8 +10,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import takewhile
+from operator import getitem
 from textwrap import shorten
 from typing import Any, NamedTuple, TypeAlias
 
@@ -81,6 +84,7 @@ class References:
         problems: Why other rows of it cannot be used.
         by_end: The first result that was found by its path's end, and the path in the manifest; None: none was.
         num_by_end: Results that were.
+        num_repeated: Rows of the manifest that stand in it again, with the same text.
     """
 
     def __init__(self, manifest: str, fields: Fields) -> None:
@@ -93,7 +97,7 @@ class References:
         self._by_name: dict[tuple[str, int | str], list[_Reference]] = {}
         self._by_base: dict[tuple[str, int | str], list[_Reference]] = {}
         self.by_end: tuple[str, str] | None = None
-        self.num_by_end = 0
+        self.num_by_end = self.num_repeated = 0
         self._found: set[int] = set()  # lines
         kept = (fields.reference, *fields.group_by)
         for row in read_rows([manifest]):
@@ -102,7 +106,7 @@ class References:
                 continue
             try:
                 row_source(manifest, row.line, row.fields)
-                self._add(row, {name: row.fields[name] for name in kept if name in row.fields}, fields.reference)
+                self._add(row, _kept(row.fields, kept), fields.reference)
             except ManifestError as error:
                 self.problems.append(error)
 
@@ -113,6 +117,9 @@ class References:
         for row_before, before in rows:
             is_same_part = before.start == recording.start and before.lasts_as(recording)
             if is_same_part and not before.has_other_id(recording):
+                if row_before.fields.get(reference) == kept.get(reference):
+                    self.num_repeated += 1
+                    return
                 texts = f"{_quoted(row_before.fields.get(reference))}, not {_quoted(kept.get(reference))}"
                 raise row.problem(
                     f"the same recording as {row_before.file}: line {row_before.line}, which is used: {texts}"
@@ -190,6 +197,15 @@ class References:
         return self._num_rows - len(self._found)
 
 
+def _kept(fields: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Return the fields of a row that are named. "a.b" is field b of a, unless there is a field of this name."""
+    kept = {}
+    for name in names:
+        with suppress(KeyError, TypeError):  # TypeError: what is no mapping
+            kept[name] = fields[name] if name in fields else reduce(getitem, name.split("."), fields)
+    return kept
+
+
 def _parts(path: str) -> list[str]:
     return path.replace(os.sep, "/").split("/")
 
@@ -247,7 +263,7 @@ def read_run(
         if isinstance(row, ManifestError):
             run.broken.append(row)
             continue
-        row = row._replace(fields={name: row.fields[name] for name in kept if name in row.fields})
+        row = row._replace(fields=_kept(row.fields, kept))
         path = row.fields.get("audio_filepath")
         key: Key = recording_of(row.fields, path) if path and isinstance(path, str) else (row.file, row.line)
         run.num_older += newest.pop(key, None) is not None

@@ -249,12 +249,18 @@ def evaluate(
         count_failed: True: all words of a failed recording count as deleted; False: it is left out.
     """
     groups: list[dict[str | None, Score]] = [{} for _ in range(num_group_fields)]
-    result, worst = Evaluation(Score(), groups, []), _WorstUtterances(num_worst)
-    for scored in score_pairs(pairs if count_failed else _without_failed(pairs, result)):
+    result = Evaluation(Score(), groups, [])
+    worst: list[tuple[tuple[int, float, int], Aligned]] = []  # a heap: the lowest rank on top; ranks are unique
+    for number, scored in enumerate(score_pairs(pairs if count_failed else _without_failed(pairs, result))):
+        words, is_failed = scored.words, scored.pair.hypothesis is None
         for score in _scores_of(scored.pair, result):
-            score.add(scored.words, scored.characters, scored.pair.hypothesis is None)
-        worst.offer(scored)
-    result.worst = worst.ranked()
+            score.add(words, scored.characters, is_failed)
+        rank = (words.errors, words.errors / words.units if words.units else math.inf, -number)
+        if words.errors and not is_failed and len(worst) < num_worst:
+            heapq.heappush(worst, (rank, scored.aligned()))
+        elif words.errors and not is_failed and worst and rank > worst[0][0]:
+            heapq.heapreplace(worst, (rank, scored.aligned()))
+    result.worst = [aligned for _, aligned in sorted(worst, reverse=True)]
     return result
 
 
@@ -355,29 +361,6 @@ def _edits(alignment: Iterable[Any], num_units: int) -> Edits:
     for chunk in alignment:
         counts[chunk.type] += max(chunk.ref_end_idx - chunk.ref_start_idx, chunk.hyp_end_idx - chunk.hyp_start_idx)
     return Edits(num_units, counts["substitute"], counts["insert"], counts["delete"])
-
-
-class _WorstUtterances:
-    """Keeps the `size` utterances with the most errors."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._heap: list[tuple[tuple[int, float, int], Aligned]] = []  # the lowest rank on top; ranks are unique
-        self._num_offered = 0
-
-    def offer(self, scored: Scored) -> None:
-        self._num_offered += 1
-        words = scored.words
-        rank = (words.errors, words.errors / words.units if words.units else float("inf"), -self._num_offered)
-        if not self._size or not words.errors or scored.pair.hypothesis is None:
-            return
-        if len(self._heap) < self._size:
-            heapq.heappush(self._heap, (rank, scored.aligned()))
-        elif rank > self._heap[0][0]:
-            heapq.heapreplace(self._heap, (rank, scored.aligned()))
-
-    def ranked(self) -> list[Aligned]:
-        return [aligned for _, aligned in sorted(self._heap, reverse=True)]
 
 
 def _spans(by_word: Any, index: int) -> tuple[Span, ...]:

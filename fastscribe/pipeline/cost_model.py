@@ -43,21 +43,13 @@ class Pass:
 
 @dataclass(frozen=True)
 class CostModel:
-    """Coefficients of an encoder pass: seconds and bytes by rows and frames."""
+    """Coefficients of an encoder pass: c, a and b, then m and n, of the formulas above."""
 
     overhead_s: float
     frame_s: float
     frame2_s: float
     frame_bytes: float
     frame2_bytes: float
-
-    def seconds(self, rows: int, frames: int) -> float:
-        """Return the predicted time of a pass over `rows` rows of `frames` encoder frames."""
-        return self.overhead_s + rows * (self.frame_s * frames + self.frame2_s * frames**2)
-
-    def bytes(self, rows: int, frames: int) -> float:
-        """Return the predicted peak memory of a pass."""
-        return rows * (self.frame_bytes * frames + self.frame2_bytes * frames**2)
 
 
 def fit(passes: Sequence[Pass]) -> CostModel:

@@ -290,7 +290,7 @@ class Engine:
         """
         lost = recover(self.device)
         if lost is not None:
-            raise DeviceFailed(self.recognizer.device_name, lost) from lost
+            raise DeviceFailed(self.recognizer.facts.device_name, lost) from lost
         if is_out_of_memory(error) and batch.purpose == WORDS:  # the budget is of the recognizer's frames
             self.budget.shrink(len(batch.utterances), self.recognizer.num_frames(batch))
         if len(batch.utterances) > 1:

@@ -12,8 +12,9 @@ Dimensions: B batch, S samples, C channels.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 from threading import TIMEOUT_MAX, Event
 
 import numpy as np
@@ -73,7 +74,8 @@ def load_batches(
         not be read with its Failure, and each one of digital silence with an empty Hypothesis.
     """
     assert ahead > 0
-    loader = _Loader(_BatchFormat(sample_rate, allocate, native, least_samples), pool, ahead)
+    lay_out = partial(BatchLayout.of, sample_rate=sample_rate, native=native, least=least_samples)
+    loader = _Loader(lay_out, allocate, pool, ahead)
     try:
         for plan in plans:
             if plan is not IDLE:
@@ -86,16 +88,6 @@ def load_batches(
             yield loaded
     finally:
         loader.close()
-
-
-@dataclass(frozen=True)
-class _BatchFormat:
-    """Format of the batches to load."""
-
-    sample_rate: int
-    allocate: Allocate
-    native: bool
-    least_samples: int = 0
 
 
 class _ProbeGroup(Group):
@@ -150,25 +142,22 @@ class RowGroup(Group):
 class _ReadGroup(RowGroup):
     """A batch whose rows threads fill."""
 
-    def __init__(self, plan: Sequence[Utterance], format: _BatchFormat) -> None:
-        """Allocate the batch's memory by the lengths in the files' headers."""
+    def __init__(self, plan: Sequence[Utterance], layout: BatchLayout, allocate: Allocate) -> None:
         super().__init__(plan)
-        layout = BatchLayout.of(plan, format.sample_rate, format.native, format.least_samples)
-        self._arrays = layout.allocate(format.allocate)
+        self._arrays, self._allocate = layout.allocate(allocate), allocate
 
     def call(self, index: int) -> None:
         self.keep(index, self._arrays.read(index, self.utterances[index]))
 
-    def batch(self, rows: Sequence[int], allocate: Allocate) -> Batch | None:
+    def batch(self, rows: Sequence[int]) -> Batch | None:
         """Return a batch of some popped rows that are to be decoded; None if there is none.
 
-        It is a copy in memory from `allocate` while threads still write to the group's memory, else the group's memory,
-        compacted in place.
+        It is a copy while threads still write to the group's memory, else the group's memory, compacted in place.
         """
         if not rows:
             return None
         utterances = tuple(self.utterances[row] for row in rows)
-        batch = self._arrays.batch(utterances, rows, self.lengths(rows), None if self.all_popped else allocate)
+        batch = self._arrays.batch(utterances, rows, self.lengths(rows), None if self.all_popped else self._allocate)
         cuts = tuple(self.rows[row].cuts for row in rows)
         return replace(batch, cuts=cuts) if any(cuts) else batch
 
@@ -176,8 +165,14 @@ class _ReadGroup(RowGroup):
 class _Loader:
     """Batches in flight: those with unopened recordings are probed first. The caller's thread uses it."""
 
-    def __init__(self, format: _BatchFormat, pool: ReplacingThreadPool, ahead: int) -> None:
-        self._format, self._ahead = format, ahead
+    def __init__(
+        self,
+        lay_out: Callable[[Sequence[Utterance]], BatchLayout],
+        allocate: Allocate,
+        pool: ReplacingThreadPool,
+        ahead: int,
+    ) -> None:
+        self._lay_out, self._allocate, self._ahead = lay_out, allocate, ahead
         self._wakeup = Event()
         self._probes = Prefetcher[_ProbeGroup](pool, self._wakeup.set)
         self._reads = Prefetcher[_ReadGroup](pool, self._wakeup.set)
@@ -191,7 +186,7 @@ class _Loader:
         if len(self._probes) or any(utterance.audio.unread is not None for utterance in plan):
             self._probes.submit(_ProbeGroup(plan))
         else:
-            self._reads.submit(_ReadGroup(plan, self._format))
+            self._read(plan)
 
     def pop(self, at_end: bool = False) -> Loaded | None:
         """Wait for the next batch and return it. None: only late ones are in flight; with `at_end`, none is."""
@@ -225,9 +220,11 @@ class _Loader:
                 else:
                     self._unusable.append((utterance, to_failure(utterance.audio, "probe", error)))
             if plan:
-                self._reads.submit(_ReadGroup(plan, self._format))
+                self._read(plan)
+
+    def _read(self, plan: Sequence[Utterance]) -> None:
+        self._reads.submit(_ReadGroup(plan, self._lay_out(plan), self._allocate))
 
     def _loaded(self, group: _ReadGroup, done: Sequence[int]) -> Loaded:
         rows, settled = group.sort_out(done)
-        batch = group.batch(rows, self._format.allocate)
-        return batch, tuple((group.utterances[row], result) for row, result in settled)
+        return group.batch(rows), tuple((group.utterances[row], result) for row, result in settled)

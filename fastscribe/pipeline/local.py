@@ -102,7 +102,7 @@ class LocalExecutor(Engine):
                 yield batch.utterances, [to_failure(one.audio, "model", outcome) for one in batch.utterances]
             elif batch.cuts:
                 frame_s = self.facts.token_frame_s
-                marks = repeat(self.recognizer.marks)
+                marks = repeat(self.facts.marks)
                 yield batch.utterances, list(map(with_cuts, outcome, batch.cuts, repeat(frame_s), marks))
             else:
                 yield batch.utterances, outcome

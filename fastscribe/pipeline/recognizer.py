@@ -17,7 +17,7 @@ from fastscribe._system.limits import peak_process_bytes
 from fastscribe._system.processors import cpu_name
 from fastscribe._system.standard_streams import log_to_stderr
 from fastscribe.checkpoint.value import Checkpoint
-from fastscribe.config import DecoderName, Options
+from fastscribe.config import DecoderName, ModelConfig, Options
 from fastscribe.cuda.device import full_float32, small_to_device, to_device
 from fastscribe.decode import checked
 from fastscribe.decode.decoder import Decoder, Parts
@@ -59,7 +59,7 @@ class Recognizer:
     device: torch.device
     dtype: str
     rooms: RunRooms
-    marks: frozenset[int] = frozenset()  # tokens of punctuation
+    facts: ModelFacts  # what runs and reports need to know
 
     @classmethod
     def build(
@@ -123,7 +123,7 @@ class Recognizer:
             chosen_device,
             chosen_dtype,
             rooms,
-            _marks(checkpoint.tokenizer),
+            _facts(model.config, chosen_decoder, beam, chosen_device, chosen_dtype, rooms, checkpoint.tokenizer),
         )
 
     def stages(self, batch: Batch) -> Recognizer | SpeakerModel:
@@ -135,13 +135,6 @@ class Recognizer:
         """What keeps recordings to a language; None: nothing does."""
         return self.rooms.languages
 
-    @property
-    def device_name(self) -> str:
-        """Name of the GPU or CPU."""
-        if self.device.type == "cuda":
-            return torch.cuda.get_device_name(self.device)
-        return cpu_name() if self.device.type == "cpu" else self.device.type
-
     def peak_bytes(self) -> int:
         """Return the peak memory so far: the device's on a GPU, the process's on a CPU."""
         if self.device.type == "cuda":
@@ -152,45 +145,6 @@ class Recognizer:
     def sample_rate(self) -> int:
         """The model's rate in Hz."""
         return self.model.config.features.sample_rate
-
-    @property
-    def zero_duration_punctuation(self) -> bool:
-        """True if the decoder's timestamps give punctuation no time (transcript.assemble). A word timer's are of words."""
-        return self.rooms.word_timer is None and DECODERS[self.decoder_name].zero_duration_punctuation
-
-    @property
-    def facts(self) -> ModelFacts:
-        """What runs and reports need to know."""
-        aed = self.model.config.aed if self.decoder_name == "aed" else None
-        least_samples = 0 if aed is None or aed.prompt == "cohere" else self.sample_rate  # NeMo's for Canary: 1 s
-        return ModelFacts(
-            self.device_name,
-            self.dtype,
-            self.decoder_name,
-            self.beam,
-            self.model.config.attention,
-            self.token_frame_s,
-            self.zero_duration_punctuation,
-            self._language,
-            {purpose: model.config for purpose, model in self.rooms.others.items()},
-            self.marks,
-            DECODERS[self.decoder_name].has_prompt,
-            is_gpu=self.device.type == "cuda",
-            torch_version=str(torch.__version__),
-            least_samples=least_samples,
-        )
-
-    @property
-    def _language(self) -> str | None:
-        """Tag of the one language that is written; None: not known. The lock's counts first, the word timer's last."""
-        kept, timer = self.languages, self.rooms.word_timer
-        found = (kept.language if kept else None) or self.model.config.language
-        return found or (timer.model.config.language if timer else None)
-
-    @property
-    def token_frame_s(self) -> float:
-        """Length in seconds of a frame of Hypothesis.token_frames."""
-        return self._models[-1].config.frame_s
 
     @property
     def _models(self) -> list[Model]:
@@ -231,7 +185,9 @@ class Recognizer:
 
     def with_constraints(self, frames: Frames, batch: Batch) -> Frames:
         """Return the batch's frames with the phrases to boost and the tokens that are left out, if there are any."""
-        return self.rooms.constraints.constrain(frames, batch)
+        if self.rooms.boosts or any(one.audio.boost or one.audio.language for one in batch.utterances):
+            return self.rooms.constraints().constrain(frames, batch)
+        return frames
 
     def submit(self, frames: Frames) -> torch.Tensor:
         """Queue the decoding of the frames. Return the packed results on the device; read() unpacks a host copy."""
@@ -269,6 +225,34 @@ class Recognizer:
         return measured_budget(self._models, decoder_memory, self.device)
 
 
-def _marks(tokenizer: Tokenizer) -> frozenset[int]:
-    """Return the tokens of punctuation that begin no word."""
-    return frozenset(number for number in tokenizer.punctuation_ids if tokenizer.roles[number] != "starts word")
+def _facts(
+    config: ModelConfig,
+    decoder_name: DecoderName,
+    beam: int,
+    device: torch.device,
+    dtype: str,
+    rooms: RunRooms,
+    tokenizer: Tokenizer,
+) -> ModelFacts:
+    decoder, aed = DECODERS[decoder_name], config.aed if decoder_name == "aed" else None
+    timer = None if rooms.word_timer is None else rooms.word_timer.model.config
+    kept = None if rooms.languages is None else rooms.languages.language
+    return ModelFacts(
+        torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name(),
+        dtype,
+        decoder_name,
+        beam,
+        config.attention,
+        token_frame_s=(timer or config).frame_s,
+        zero_duration_punctuation=timer is None
+        and decoder.zero_duration_punctuation,  # a word timer's times are of words
+        language=kept or config.language or (None if timer is None else timer.language),
+        others={purpose: model.config for purpose, model in rooms.others.items()},
+        marks=frozenset(one for one in tokenizer.punctuation_ids if tokenizer.roles[one] != "starts word"),
+        has_prompt=decoder.has_prompt,
+        is_gpu=device.type == "cuda",
+        torch_version=str(torch.__version__),
+        least_samples=0
+        if aed is None or aed.prompt == "cohere"
+        else config.features.sample_rate,  # NeMo's for Canary: 1 s
+    )

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
+from fastscribe._system.jit import made_once
 from fastscribe.checkpoint.value import Checkpoint
 from fastscribe.config import Options
 from fastscribe.pipeline.language_lock import LanguageLock
 from fastscribe.pipeline.model_building import prepare
-from fastscribe.types import Batch, Frames
 
 if TYPE_CHECKING:
     from fastscribe.alignment.word_timer import WordTimer
@@ -26,40 +25,20 @@ Log = Callable[[str], None]
 SpeakerModel: TypeAlias = "Diarizer | VoicePrinter"
 
 
-class LazyConstraints:
-    """The constraints of a run, which are built for the run's phrases, or for the first row with phrases or a language.
-
-    Args:
-        build: Builds them. Raises UsageError.
-        at_once: Build them now.
-    """
-
-    def __init__(self, build: Callable[[], Constraints], at_once: bool) -> None:
-        self._build, self._mutex = build, Lock()
-        self._built = build() if at_once else None
-
-    def constrain(self, frames: Frames, batch: Batch) -> Frames:
-        """Return the batch's frames with its phrases to boost and the tokens that are left out, if there are any."""
-        if self._built is None:
-            if not any(one.audio.boost or one.audio.language for one in batch.utterances):
-                return frames
-            with self._mutex:  # parts of a batch run side by side
-                self._built = self._built or self._build()
-        return self._built.constrain(frames, batch)
-
-
 @dataclass(frozen=True)
 class RunRooms:
     """What rooms add to a recogniser.
 
     Attributes:
-        constraints: What the rows of a batch may not write, or should rather write.
+        constraints: Returns what the rows of batches may not write, or should rather write; it is built once.
+        boosts: The run has phrases; else constraints are of rows with phrases or a language.
         languages: Keeps recordings to a language; None: nothing does.
         word_timer: Times the decoder's words, if the options ask for its times.
         others: By purpose of a batch: models beside the recogniser.
     """
 
-    constraints: LazyConstraints
+    constraints: Callable[[], Constraints]
+    boosts: bool
     languages: LanguageLock | None = None
     word_timer: WordTimer | None = None
     others: Mapping[str, SpeakerModel] = field(default_factory=dict)
@@ -92,6 +71,7 @@ def build_rooms(
     others = _speaker_models(checkpoint.others, device, dtype) if options.has_speakers else {}
     tokenizer, path, num_labels = checkpoint.tokenizer, checkpoint.path, checkpoint.config.blank_id
 
+    @made_once  # parts of a batch run side by side
     def constraints() -> Constraints:
         from fastscribe.context.booster import Booster, Constraints
         from fastscribe.context.vocabulary_mask import VocabularyMasks
@@ -100,7 +80,9 @@ def build_rooms(
         masks = None if rules is None else VocabularyMasks(rules, num_labels, device)
         return Constraints(Booster(options.boost, tokenizer, path, device, say, rules), masks)
 
-    return RunRooms(LazyConstraints(constraints, at_once=bool(options.boost)), languages, timer, others)
+    if options.boost:
+        constraints()
+    return RunRooms(constraints, bool(options.boost), languages, timer, others)
 
 
 def _speaker_models(checkpoints: Mapping[str, Any], device: torch.device, dtype: str) -> dict[str, SpeakerModel]:

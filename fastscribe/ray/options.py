@@ -30,8 +30,9 @@ class RayPart(RunPart):
         """Yield a transcriber of the cluster, which is left with the block."""
         from fastscribe.ray.run import RayTranscriber
         from fastscribe.ray.worker import Setup
+        from fastscribe.results.output import style_at
 
-        style = None if any(part.needs_words for part in job.parts) else job.output.style
+        style = None if any(part.needs_words for part in job.parts) else style_at(job.output)  # opened later
         with RayTranscriber.start(Setup(job.model, job.device, job.dtype, job.options, style), say) as transcriber:
             yield transcriber
 

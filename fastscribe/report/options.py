@@ -54,13 +54,12 @@ class PagePart(RunPart):
 
     def finished(self, job: TranscribeJob, stats: RunStats, quiet: bool) -> int:
         """Write the page of a run that has finished; one that did nothing leaves an earlier page. Raises OutputError."""
-        page = self._page
-        if page is None:
-            return 0
-        if stats.files or not page.path.exists() or not page.path.stat().st_size:
-            page.write(stats)
+        if self._page is not None and (stats.files or not job.output.place):
+            self._page.write(stats)
         elif not quiet:
-            say(f"--report-html {page.path}: stays as it is, because there was nothing to do")
+            path = self._path_of(job.output)
+            stays = "stays as it is" if path.exists() and path.stat().st_size else "is not written"
+            say(f"--report-html {path}: {stays}, because there was nothing to do; report.json has the earlier numbers")
         return 0
 
     def _path_of(self, output: OutputRun) -> Path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from shlex import quote
 from types import MappingProxyType
@@ -17,12 +18,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastscribe._system.file_kinds import status_of
-from fastscribe.config import OutputStyle
+from fastscribe.config import OutputStyle, SpeakerNames
 from fastscribe.errors import ManifestError, UsageError
 from fastscribe.results.interfaces import OutputRun
 from fastscribe.results.journal import Journal, read_header
 from fastscribe.results.names import Names
-from fastscribe.results.output import JournaledOutput, open_journaled, with_earlier_names
+from fastscribe.results.output import JournaledOutput, open_journaled, style_at
 from fastscribe.results.paths import journals_in
 from fastscribe.results.repair import edited_rows
 from fastscribe.results.result_files import file_formats
@@ -68,13 +69,14 @@ def export_in_place(directory: Path, style: OutputStyle, say: Callable[[str], ob
     exported = Exported()
     outputs: list[JournaledOutput] = []
     journals: list[Journal] = []
+    say_once = cache(say)  # shards say the same
     names = Names(journals, file_formats(style.formats), lambda file: status_of(directory / file) is not None)
     with ExitStack() as opened:
         runs = journals_in(directory)
         for paths in runs:
             storage = FolderStorage(directory, paths.shard)
-            run = with_earlier_names(OutputRun(style, None, paths.shard, place=directory))
-            outputs.append(opened.enter_context(JournaledOutput(storage, run, say, names)))
+            run = OutputRun(style, None, paths.shard)
+            outputs.append(opened.enter_context(JournaledOutput(storage, run, say_once, names)))
             journals.append(outputs[-1].journal)
         for output, paths in zip(outputs, runs, strict=True):
             try:
@@ -87,19 +89,12 @@ def export_in_place(directory: Path, style: OutputStyle, say: Callable[[str], ob
     return exported._replace(kept=sum(output.num_kept for output in outputs))
 
 
-def style_of(style: OutputStyle, places: Iterable[Path]) -> OutputStyle:
-    """Return a style with the names of speakers that the first of some folders was given, unless it has names itself.
-
-    Args:
-        style: The style.
-        places: Folders, or rows in folders.
-    """
-    for place in places:
-        folder = place if place.is_dir() else place.parent
-        for paths in journals_in(folder) if folder.is_dir() else ():
-            if place in (folder, paths.rows):
-                style = with_earlier_names(OutputRun(style, None, paths.shard, place=folder)).style
-    return style
+def names_in(place: Path) -> SpeakerNames | None:
+    """Return the names of speakers that were last given for a folder, or for rows in a folder; None: none were."""
+    folder = place if place.is_dir() else place.parent
+    own = [paths for paths in journals_in(folder) if place in (folder, paths.rows)] if folder.is_dir() else []
+    found = [style_at(OutputRun(OutputStyle(), None, paths.shard, place=folder)).speaker_names for paths in own]
+    return next(filter(None, found), None)
 
 
 def stored_results(

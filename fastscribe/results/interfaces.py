@@ -101,6 +101,10 @@ class Output(Protocol):
     def ledger(self) -> Ledger:
         """Which inputs are to do. Give it to Transcriber.results()."""
 
+    @property
+    def style(self) -> OutputStyle:
+        """The formats and their options, as Transcriber.results() takes them."""
+
     def __enter__(self) -> Output: ...
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None: ...

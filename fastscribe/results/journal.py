@@ -214,6 +214,14 @@ class Journal:
         """Return the layout of an entry's file; None if it is not known."""
         return self._layouts[int(self.entries["layouts"][entry_index][FILE_FORMATS.index(format)])]
 
+    def layouts_of(self, format: str) -> set[int | None]:
+        """Return the layouts of all files of a format that this run does not replace."""
+        at = FILE_FORMATS.index(format)
+        entries = self.entries[self.is_live & ~self.is_replaced]
+        return set(
+            map(self._layouts.__getitem__, np.unique(entries["layouts"][entries["sizes"][:, at] != NO_FILE, at]))
+        )
+
     def replace_files(self, entry_index: int, entry: Entry) -> None:
         """Put another entry's files in place of those of an entry."""
         known, new = self.entries[entry_index], np.array([entry.values(self._layouts)], ENTRY)[0]

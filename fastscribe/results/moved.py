@@ -22,7 +22,7 @@ _NOTHING = "none"  # as --moved has it
 
 
 class Moved(NamedTuple):
-    """The folder of recordings when results were made, and now: absolute paths or URLs. Both are "" if nothing has moved."""
+    """The folder of recordings when results were made, and now: absolute paths. Both are "" if nothing has moved."""
 
     old: str
     new: str
@@ -37,7 +37,11 @@ class Moved(NamedTuple):
             raise UsageError(
                 f"--moved {text}: not OLD=NEW, the folder's path when its results were made and now, or {_NOTHING}"
             )
-        return cls(*(one.rstrip("/") if is_url(one) else os.path.abspath(one) for one in (old, new)))
+        if is_url(old) or is_url(new):
+            raise UsageError(
+                f"--moved {text}: takes over results of files alone, as the size of a URL is not known before"
+            )
+        return cls(os.path.abspath(old), os.path.abspath(new))
 
     def __str__(self) -> str:
         if self.old != _UNKNOWN:

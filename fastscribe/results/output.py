@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import compress
 from pathlib import Path
+from shlex import quote
 from time import monotonic, sleep
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from fastscribe._system.file_kinds import InTheWay
 from fastscribe._system.safe_open import safe_open
 from fastscribe._system.urls import is_url
 from fastscribe.audio.inputs import expand
-from fastscribe.config import SpeakerNames
+from fastscribe.config import OutputStyle, SpeakerNames
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.results.committer import Committer, is_ours
 from fastscribe.results.interfaces import Ledger, OutputRun
@@ -105,7 +106,7 @@ class JournaledOutput:
             raise
 
     def _begin(self, run: OutputRun) -> None:
-        style = run.style
+        style = _with_names(run.style, self.journal.facts)
         if run.fingerprint is None and self.journal.header is not None:
             style = replace(style, tokens=self.journal.header.get("--tokens") is True)
         self.files = ResultFiles(self._storage, style, self.journal, self._names, self._committer)
@@ -227,11 +228,11 @@ class JournaledOutput:
                 self._storage.close(finish)
             except OSError as error:
                 raise OutputError(str(error.filename or self._storage.where), error) from error
-            for line in self._lines():
+            for line in self._lines(finished):
                 self._say(line)
 
-    def _lines(self) -> Iterator[str]:
-        """Yield a line for each kind of file that is not the run's; it names the first and counts the others."""
+    def _lines(self, finished: bool) -> Iterator[str]:
+        """Yield a line for each kind of file that is not as the run would make it."""
         if kept := list(self._committer.kept):
             is_one = len(kept) == 1
             stays, them = ("it stays as it is", "it") if is_one else ("they stay as they are", "them")
@@ -245,9 +246,18 @@ class JournaledOutput:
                 f"{self._path_of(file)}{_others(foreign)}: no run of fastscribe wrote this file, so it stays, and the "
                 f"recording's files are called {name}"
             )
+        if finished and (formats := ",".join(self.files.with_other_names)):
+            place = self._storage.where
+            command = "the command" if is_url(place) else f"fastscribe export {quote(place)}"
+            yield f"{place}: {formats}: files with other names of speakers: {command} -f {formats} makes them anew"
 
     def _path_of(self, file: str) -> str:
         return f"{self._storage.where.rstrip('/')}/{file}"
+
+    @property
+    def style(self) -> OutputStyle:
+        """The run's, with the names of speakers that were last given for this place."""
+        return self.files.style
 
     @property
     def num_kept(self) -> int:
@@ -457,19 +467,23 @@ def last_run(place: Path | str, shard: Shard) -> LastRun | None:
         return last_run_in(file, paths.journal)
 
 
-def with_earlier_names(run: OutputRun) -> OutputRun:
-    """Return a run whose files have the names of speakers that were last given for its place, unless it has names itself."""
-    if run.place is None or run.overwrite or run.style.speaker_names is not None or not file_formats(run.style.formats):
-        return run
+def style_at(run: OutputRun) -> OutputStyle:
+    """Return a run's style with the names of speakers that were last given for its place, unless it has names itself."""
+    if run.place is None or run.overwrite:
+        return run.style
     try:
         stated = last_run(run.place, run.shard)
     except (OSError, UsageError):  # opening it says what is wrong
-        return run
-    names = None if stated is None else stated.facts.get(_NAMES)
-    if names is None:
-        return run
+        return run.style
+    return run.style if stated is None else _with_names(run.style, stated.facts)
+
+
+def _with_names(style: OutputStyle, facts: Mapping[str, Any]) -> OutputStyle:
+    names = facts.get(_NAMES)
+    if names is None or style.speaker_names is not None:
+        return style
     of_labels = tuple((recording, label, name) for recording, label, name in names["of_labels"])
-    return replace(run, style=replace(run.style, speaker_names=SpeakerNames(tuple(names["in_order"]), of_labels)))
+    return replace(style, speaker_names=SpeakerNames(tuple(names["in_order"]), of_labels))
 
 
 def _stated(names: SpeakerNames) -> dict[str, Any]:

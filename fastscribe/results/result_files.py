@@ -12,23 +12,22 @@ from zlib import crc32
 
 import numpy as np
 
-from fastscribe.config import OutputStyle
+from fastscribe.config import OutputStyle, SpeakerNames
 from fastscribe.results.committer import Committer, is_ours, without_frames
 from fastscribe.results.fingerprint import layout_keys
 from fastscribe.results.formats.writers import LAID_OUT, content_of
-from fastscribe.results.journal import NO_FILE, NO_STATE, Entry, FileMark, Journal, PendingInput
+from fastscribe.results.journal import FILE_FORMATS, NO_FILE, NO_STATE, Entry, FileMark, Journal, PendingInput
 from fastscribe.results.names import Names
 from fastscribe.results.storage import ROWS, Item, NewFile, Storage
 from fastscribe.results.stored import to_result
 from fastscribe.types import Failure, Transcript
-
-_OUT_OF_REACH = "RemoteUnavailable"  # errors.RemoteError.may_pass
 
 
 class ResultFiles:
     """Makes what a commit needs of a result, and files of earlier results again from their rows.
 
     Attributes:
+        style: The formats and their options.
         formats: Those of the run that are a file for each input.
         names: Gives the files' names.
         num_made_again: Earlier results that got files.
@@ -50,7 +49,7 @@ class ResultFiles:
         self.num_made_again = 0
         self.not_made: list[OSError] = []
         self.laid_out_again: set[str] = set()
-        self._storage, self._style, self._journal, self._committer = storage, style, journal, committer
+        self._storage, self.style, self._journal, self._committer = storage, style, journal, committer
         self._layout, self._names_layout = layout_keys(style)
         self._recovered: dict[int, list[str]] = {}  # formats that recover() has queued, by entry index
         self._lock = Lock()  # of what is counted
@@ -61,6 +60,16 @@ class ResultFiles:
         self.not_made += before.not_made
         self.laid_out_again |= before.laid_out_again
         self._recovered |= before._recovered
+
+    @property
+    def with_other_names(self) -> list[str]:
+        """The formats whose files have other names of speakers than this run's files."""
+        if not self._names_layout:
+            return []
+        none = {0, layout_keys(OutputStyle(speaker_names=SpeakerNames()))[1]}
+        same = none if self._names_layout in none else {self._names_layout}
+        found = {format: self._journal.layouts_of(format) for format in FILE_FORMATS if format not in self.formats}
+        return [format for format, all in found.items() if any(one is None or one >> 32 not in same for one in all)]
 
     # --- new results
 
@@ -90,12 +99,12 @@ class ResultFiles:
             NewFile(f"{name}.{format}", contents.get(format), former.get(format, ()))
             for format in {**contents, **former}
         ]
-        return Item(entry, content_of(result, "jsonl", self._style), files=tuple(files))
+        return Item(entry, content_of(result, "jsonl", self.style), files=tuple(files))
 
     def _contents(self, result: Transcript | Failure, formats: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         """Yield the formats of which a result has a file, and its content. A Failure has JSON alone."""
         for format in formats:
-            content = content_of(result, format, self._style)
+            content = content_of(result, format, self.style)
             if content or not isinstance(result, Failure):
                 yield format, content
 
@@ -210,7 +219,7 @@ class ResultFiles:
 
 def _tried_again(result: Transcript | Failure) -> int:
     """Return what makes an input's state another one, so that the next run tries it again: a store that was out of reach."""
-    return int(isinstance(result, Failure) and result.error_type == _OUT_OF_REACH)
+    return int(isinstance(result, Failure) and result.may_pass)
 
 
 def file_formats(formats: Iterable[str]) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from fastscribe.audio.formats import MANIFEST_EXTENSIONS, extension
 from fastscribe.audio.json_lines import NotJsonLines, numbered_rows
 from fastscribe.audio.manifest import parse_row
 from fastscribe.errors import ManifestError, UsageError
+from fastscribe.results.journal import FILE_FORMATS
 
 _REPORT_NAME = re.compile(r"report(\.shard-\d+-of-\d+)?\.json", re.ASCII)
 _ROWS_NAME, _SHARD_ROWS = "transcripts.jsonl", "transcripts.shard-*-of-*.jsonl"  # the names in output folders
@@ -53,6 +54,10 @@ def _rows(file: str) -> Iterator[ResultRow | ManifestError]:
             try:
                 yield ResultRow(file, number, parse_row(file, number, line))
             except ManifestError as error:
+                if number == 1 and extension(file) in FILE_FORMATS:
+                    raise UsageError(
+                        f"{printable(file)}: holds no rows: give its run's folder or {_ROWS_NAME}"
+                    ) from None
                 yield error
     except NotJsonLines as error:
         raise UsageError(f"{printable(file)}: {error}") from None

@@ -1,7 +1,7 @@
 """Output to a stream such as stdout: one format.
 
 Rows of JSON and CTM name their recording and come in order of completion. Lines of text come in the order of the inputs, and
-with their paths unless one recording was given. A stream of SRT, VTT, ASS, Markdown, TSV or TextGrid is a file of its own and
+with their paths unless one recording was given. A stream of one of the SINGLE_FORMATS, such as SRT, is a file of its own and
 holds one recording.
 """
 
@@ -124,7 +124,7 @@ class StreamOutput:
         self._format = run.style.formats[0]
         self._ordered = run.ordered or self._format == "txt"
         self.ledger = StreamLedger(run.shard, self._ordered, self._format, run.inputs)
-        self._stream, self._style = stream, run.style
+        self._stream, self.style = stream, run.style
         self._held: dict[int, str] = {}  # texts that wait for earlier inputs, by index
 
     def __enter__(self) -> StreamOutput:
@@ -150,7 +150,7 @@ class StreamOutput:
             OutputError: The stream cannot be written.
         """
         item = result if isinstance(result, Failure) else result.audio
-        text = stream_text(result, self._style, self.ledger.is_one)
+        text = stream_text(result, self.style, self.ledger.is_one)
         try:
             self._write(item.index, text)
         except BrokenPipeError:

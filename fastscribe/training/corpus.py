@@ -22,9 +22,7 @@ from fastscribe.errors import UsageError
 from fastscribe.types import AnyArray, Float64Array, Int64Array
 
 _MAX_UINT16 = 1 << 16
-_NUMBERS = ("durations_s", "offsets_s", "part_of", "starts", "num_bytes", "channels", "request_of", "lines")
 _MAX_NAMED, _MAX_LETTERS = 3, 8  # rows, and letters of each, in a message
-_PIECES = ("paths", "texts", "tokens")
 
 
 @dataclass(frozen=True)
@@ -98,75 +96,104 @@ class Example:
     line: int = field(default=0, compare=False)
 
 
-class _Pieces(NamedTuple):
-    """Arrays of different lengths, end to end: number i is flat[starts[i] : starts[i] + lengths[i]]."""
+class _Numbers(NamedTuple):
+    """What is known of an example in numbers: those of Example, and where its path, text and tokens are.
 
-    flat: AnyArray
-    starts: Int64Array
-    lengths: AnyArray
+    Attributes:
+        path_at, text_at: first byte among all `letters`.
+        tokens_at: first one among all `ids`.
+        channel: -1: the mean of all.
+        request: index of the request.
+    """
 
-    def piece(self, index: int) -> AnyArray:
-        start = int(self.starts[index])
-        piece: AnyArray = self.flat[start : start + int(self.lengths[index])]
-        return piece
+    duration_s: float
+    offset_s: float
+    start: int
+    num_bytes: int
+    path_at: int
+    text_at: int
+    tokens_at: int
+    path_length: int
+    text_length: int
+    num_tokens: int
+    line: int
+    part: int
+    channel: int
+    request: int
 
-    def take(self, indices: AnyArray) -> _Pieces:
-        return _Pieces(self.flat, self.starts[indices], self.lengths[indices])
 
-    def joined(self, others: _Pieces) -> _Pieces:
-        assert self.flat is others.flat
-        return _Pieces(
-            self.flat,
-            np.concatenate([self.starts, others.starts]),
-            np.concatenate([self.lengths, others.lengths]),
-        )
+_DTYPE = np.dtype(
+    list(zip(_Numbers._fields, ["f8"] * 2 + ["i8"] * 5 + ["i4"] * 4 + ["i2"] * 3, strict=True)), align=True
+)
 
 
 @dataclass(frozen=True, eq=False)
 class Examples(Sequence[Example]):
-    """Examples in columns [examples].
+    """Examples in columns.
 
     Attributes:
         parts: the manifests that they are from.
-        part_of: index of each example's manifest.
-        starts, num_bytes, lines: as Example's.
-        channels: -1: the mean of all.
         requests: the different ones.
-        request_of: index of each example's request.
+        rows: the numbers of each example, by the names of _Numbers: [examples].
+        letters: the bytes of all paths and texts, end to end.
+        ids: all tokens, end to end.
     """
 
     parts: tuple[ManifestPart, ...]
     requests: tuple[Request | None, ...]
-    durations_s: Float64Array
-    offsets_s: Float64Array
-    part_of: AnyArray
-    starts: AnyArray
-    num_bytes: AnyArray
-    channels: AnyArray
-    request_of: AnyArray
-    lines: AnyArray
-    paths: _Pieces
-    texts: _Pieces
-    tokens: _Pieces
+    rows: AnyArray
+    letters: bytearray
+    ids: AnyArray
 
     @classmethod
     def of(cls, examples: Iterable[Example], parts: Sequence[ManifestPart] = (ManifestPart(""),)) -> Examples:
-        builder = ExamplesBuilder(parts)
-        for example in examples:
-            builder.add(example)
-        return builder.build()
+        letters, ids, requests = bytearray(), array("i"), dict[Request | None, int]()
+
+        def kept(text: bytes) -> tuple[int, int]:
+            letters.extend(text)
+            return len(letters) - len(text), len(text)
+
+        def numbers() -> Iterator[_Numbers]:
+            path, path_at, path_length = "", 0, 0
+            for example in examples:
+                if example.path != path:  # segments of one recording share its path
+                    path, (path_at, path_length) = example.path, kept(os.fsencode(example.path))
+                text_at, text_length = kept(example.text.encode())
+                yield _Numbers(
+                    *(example.duration_s, example.offset_s, example.start, example.num_bytes),
+                    *(path_at, text_at, len(ids), path_length, text_length, len(example.tokens)),
+                    *(example.line, example.part, -1 if example.channel is None else example.channel),
+                    requests.setdefault(example.request, len(requests)),
+                )
+                ids.extend(example.tokens)
+
+        rows = np.fromiter(numbers(), _DTYPE)
+        return cls(tuple(parts), tuple(requests), rows, letters, _narrow(ids))
+
+    @property
+    def durations_s(self) -> Float64Array:
+        return self._column("duration_s")
+
+    @property
+    def part_of(self) -> AnyArray:
+        """Index of each example's manifest."""
+        return self._column("part")
 
     @property
     def num_tokens(self) -> Int64Array:
-        return self.tokens.lengths.astype(np.int64)
+        return self._column("num_tokens").astype(np.int64)
 
     @property
     def non_speech(self) -> AnyArray:
         """True for each example without speech."""
         return np.array([part.non_speech for part in self.parts], bool)[self.part_of]
 
+    def _column(self, name: str) -> AnyArray:
+        column: AnyArray = self.rows[name]
+        return column
+
     def __len__(self) -> int:
-        return len(self.durations_s)
+        return len(self.rows)
 
     @overload
     def __getitem__(self, index: int) -> Example: ...
@@ -175,143 +202,77 @@ class Examples(Sequence[Example]):
     def __getitem__(self, index: int | slice) -> Example | Examples:
         if isinstance(index, slice):
             return self.take(np.arange(len(self))[index])
-        if not -len(self) <= index < len(self):
-            raise IndexError(index)
-        part = int(self.part_of[index])
+        row = self._numbers(index)
         return Example(
-            os.fsdecode(self.paths.piece(index).tobytes()),
+            os.fsdecode(bytes(self.letters[row.path_at : row.path_at + row.path_length])),
             self.text(index),
-            float(self.durations_s[index]),
-            float(self.offsets_s[index]),
-            tuple(self.tokens.piece(index).tolist()),
-            part,
-            self.parts[part].non_speech,
-            int(self.starts[index]),
-            int(self.num_bytes[index]),
-            int(self.channels[index]) if self.channels[index] >= 0 else None,
-            self.requests[self.request_of[index]],
-            int(self.lines[index]),
+            row.duration_s,
+            row.offset_s,
+            self.tokens(index),
+            row.part,
+            self.parts[row.part].non_speech,
+            row.start,
+            row.num_bytes,
+            row.channel if row.channel >= 0 else None,
+            self.requests[row.request],
+            row.line,
         )
 
+    def _numbers(self, index: int) -> _Numbers:
+        return _Numbers(*self.rows[index].item())
+
     def text(self, index: int) -> str:
-        return self.texts.piece(index).tobytes().decode()
+        row = self._numbers(index)
+        return self.letters[row.text_at : row.text_at + row.text_length].decode()
+
+    def tokens(self, index: int) -> tuple[int, ...]:
+        row = self._numbers(index)
+        return tuple(self.ids[row.tokens_at : row.tokens_at + row.num_tokens].tolist())
 
     def iter_texts(self) -> Iterator[str]:
         return map(self.text, range(len(self)))
 
     def iter_requests(self) -> Iterator[Request | None]:
-        return (self.requests[number] for number in self.request_of)
+        return (self.requests[number] for number in self._column("request"))
 
     def take(self, indices: AnyArray) -> Examples:
         """Return the examples of these indices, or of a mask. The texts, paths and tokens are not copied."""
-        numbers = {name: getattr(self, name)[indices] for name in _NUMBERS}
-        columns: dict[str, Any] = {**numbers, **{name: getattr(self, name).take(indices) for name in _PIECES}}
-        return Examples(self.parts, self.requests, **columns)
+        return replace(self, rows=self.rows[indices])
 
     def joined(self, others: Examples) -> Examples:
-        """Return these examples and others of the same columns, which `take` has taken."""
-        numbers = {name: np.concatenate([getattr(self, name), getattr(others, name)]) for name in _NUMBERS}
-        pieces = {name: getattr(self, name).joined(getattr(others, name)) for name in _PIECES}
-        columns: dict[str, Any] = {**numbers, **pieces}
-        return Examples(self.parts, self.requests, **columns)
+        """Return these examples and others, both taken of the same ones by `take`."""
+        assert self.letters is others.letters and self.ids is others.ids
+        return replace(self, rows=np.concatenate([self.rows, others.rows]))
 
     def with_tokens(self, tokens: Iterable[Sequence[int]]) -> Examples:
         """Return the examples with their tokens, given in order."""
-        flat, lengths = array("i"), array("i")
-        for row in tokens:
-            flat.extend(row)
-            lengths.append(len(row))
-        ids = _view(flat, np.int32)
-        narrow = ids.astype(np.uint16) if len(ids) and int(ids.max()) < _MAX_UINT16 else ids
-        return replace(self, tokens=_pieces(narrow, _view(lengths, np.int32)))
+        ids, rows = array("i"), self.rows.copy()
+        for index, row in enumerate(tokens):
+            rows["tokens_at"][index], rows["num_tokens"][index] = len(ids), len(row)
+            ids.extend(row)
+        return replace(self, rows=rows, ids=_narrow(ids))
 
     def digest(self) -> str:
         """Hash what decides a run: texts, tokens, spans and how often an epoch has them; not the paths."""
         hashed = hashlib.blake2b(digest_size=16)
-        rows = zip(self.durations_s.tolist(), self.offsets_s.tolist(), self.part_of.tolist(), strict=True)
-        for index, (duration_s, offset_s, part) in enumerate(rows):
-            tokens, repeat = tuple(self.tokens.piece(index).tolist()), self.parts[part].repeat
-            share = () if self.parts[part].share is None else (self.parts[part].share,)
-            request = self.requests[self.request_of[index]]
+        for index in range(len(self)):
+            row = self._numbers(index)
+            part, request = self.parts[row.part], self.requests[row.request]
+            share = () if part.share is None else (part.share,)
             # The examples of a fraction are drawn by their manifest's number.
-            asked = (() if request is None else (request,)) + ((part,) if repeat % 1 or share else ())
-            asked += (int(self.channels[index]),) if self.channels[index] >= 0 else ()
-            identity = repr((self.text(index), tokens, duration_s, offset_s, repeat, *share, *asked)).encode()
+            asked = (() if request is None else (request,)) + ((row.part,) if part.repeat % 1 or share else ())
+            asked += (row.channel,) if row.channel >= 0 else ()
+            span = row.duration_s, row.offset_s
+            identity = repr((self.text(index), self.tokens(index), *span, part.repeat, *share, *asked)).encode()
             hashed.update(len(identity).to_bytes(8, "big"))
             hashed.update(identity)
         return hashed.hexdigest()
 
 
-class ExamplesBuilder:
-    """Collects examples one by one."""
-
-    def __init__(self, parts: Sequence[ManifestPart]) -> None:
-        self._parts = tuple(parts)
-        self._durations_s, self._offsets_s, self._part_of = array("d"), array("d"), array("h")
-        self._byte_starts, self._num_bytes, self._channels = array("q"), array("q"), array("h")
-        self._paths, self._texts = bytearray(), bytearray()
-        self._starts, self._lengths = array("q"), array("i")  # of the paths
-        self._text_lengths = array("i")
-        self._requests: dict[Request | None, int] = {}
-        self._request_of, self._lines = array("h"), array("i")
-        self._tokens: list[tuple[int, ...]] = []
-        self._last_path = ""
-
-    def add(self, example: Example) -> None:
-        if example.path != self._last_path or not self._starts:  # segments of one recording share its path
-            path = os.fsencode(example.path)
-            start, length = len(self._paths), len(path)
-            self._paths += path
-            self._last_path = example.path
-        else:
-            start, length = self._starts[-1], self._lengths[-1]
-        self._starts.append(start)
-        self._lengths.append(length)
-        text = example.text.encode()
-        self._texts += text
-        self._text_lengths.append(len(text))
-        self._durations_s.append(example.duration_s)
-        self._offsets_s.append(example.offset_s)
-        self._part_of.append(example.part)
-        self._byte_starts.append(example.start)
-        self._num_bytes.append(example.num_bytes)
-        self._channels.append(-1 if example.channel is None else example.channel)
-        self._request_of.append(self._requests.setdefault(example.request, len(self._requests)))
-        self._lines.append(example.line)
-        if example.tokens:
-            self._tokens += [()] * (len(self) - 1 - len(self._tokens)) + [example.tokens]
-
-    def __len__(self) -> int:
-        return len(self._starts)
-
-    def build(self) -> Examples:
-        paths, texts = (np.frombuffer(flat, np.uint8) for flat in (self._paths, self._texts))
-        examples = Examples(
-            self._parts,
-            tuple(self._requests),
-            _view(self._durations_s, np.float64),
-            _view(self._offsets_s, np.float64),
-            _view(self._part_of, np.int16),
-            _view(self._byte_starts, np.int64),
-            _view(self._num_bytes, np.int64),
-            _view(self._channels, np.int16),
-            _view(self._request_of, np.int16),
-            _view(self._lines, np.int32),
-            _Pieces(paths, _view(self._starts, np.int64), _view(self._lengths, np.int32)),
-            _pieces(texts, _view(self._text_lengths, np.int32)),
-            _Pieces(np.empty(0, np.int32), np.zeros(len(self), np.int64), np.zeros(len(self), np.int32)),
-        )
-        if not self._tokens:
-            return examples
-        return examples.with_tokens([*self._tokens, *[()] * (len(self) - len(self._tokens))])
-
-
-def _view(numbers: array[Any], dtype: Any) -> AnyArray:
-    return np.frombuffer(numbers, dtype) if len(numbers) else np.empty(0, dtype)
-
-
-def _pieces(flat: AnyArray, lengths: AnyArray) -> _Pieces:
-    return _Pieces(flat, np.cumsum(lengths, dtype=np.int64) - lengths, lengths)
+def _narrow(ids: array[int]) -> AnyArray:
+    """Return token ids as numpy's, with two bytes each if they fit."""
+    wide = np.frombuffer(ids, np.int32) if ids else np.empty(0, np.int32)
+    return wide.astype(np.uint16) if ids and int(wide.max()) < _MAX_UINT16 else wide
 
 
 class LeftOutRow(NamedTuple):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -35,8 +35,7 @@ from fastscribe.training.weights import Weights
 from fastscribe.types import Features
 
 
-@dataclass(frozen=True)
-class BatchIndex:
+class BatchIndex(NamedTuple):
     """Position of a batch in its run."""
 
     epoch: int
@@ -47,29 +46,21 @@ class BatchIndex:
         """Return a number from [0, 1), the same on all ranks. Below the loss's omega, the batch uses the RNN-T loss."""
         return float(np.random.default_rng([seed, self.epoch, self.batch]).random())
 
-    def augmentation(self, seed: int) -> torch.Generator:
-        return batch_generator(seed, self.epoch, self.batch, self.rank)
-
-    def dropout_seed(self, seed: int) -> int:
-        numbers = (seed + 1, self.epoch, self.batch, self.rank)
-        return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))
-
 
 @dataclass(frozen=True)
-class _TrainBatch:
-    """Audio rows with their tokens, the numbers of labels that they count as, and playback speeds."""
+class TrainBatch:
+    """Audio rows with their tokens, the numbers of labels that they count as, and playback speeds.
+
+    A row counts as its own tokens, or as those of speech of its length.
+    """
 
     rows: AudioBatch
     tokens: Sequence[Sequence[int]]
     counts: Sequence[int]
     speeds_B: torch.Tensor
 
-    def halves(self) -> tuple[_TrainBatch, _TrainBatch]:
-        middle = len(self.tokens) // 2
-        return self._slice(slice(None, middle)), self._slice(slice(middle, None))
-
-    def _slice(self, which: slice) -> _TrainBatch:
-        return _TrainBatch(self.rows.slice_rows(which), self.tokens[which], self.counts[which], self.speeds_B[which])
+    def slice(self, which: slice) -> TrainBatch:
+        return TrainBatch(self.rows.slice_rows(which), self.tokens[which], self.counts[which], self.speeds_B[which])
 
 
 class BatchTooLarge(Exception):
@@ -107,18 +98,8 @@ class Learner:
         self._seed = recipe.run.seed
         self._distributed = distributed
 
-    def forward_backward(
-        self,
-        rows: AudioBatch,
-        tokens: Sequence[Sequence[int]],
-        counts: Sequence[int],
-        speeds_B: torch.Tensor,
-        batch_index: BatchIndex,
-    ) -> list[dict[str, torch.Tensor]]:
+    def forward_backward(self, train_batch: TrainBatch, batch_index: BatchIndex) -> list[dict[str, torch.Tensor]]:
         """Add the gradient of the loss summed over the labels. If memory runs out, split the batch in two and retry.
-
-        Args:
-            counts: as how many labels each row counts: the number of its tokens, or of those of speech of its length.
 
         Returns:
             The losses of each part of the batch that was computed.
@@ -126,24 +107,25 @@ class Learner:
         Raises:
             BatchTooLarge: A single row does not fit, or there are several ranks, which must make the same number of passes.
         """
-        generator, omega_draw = batch_index.augmentation(self._seed), batch_index.omega_draw(self._seed)
-        if not tokens:
+        generator, omega_draw = batch_generator(self._seed, *batch_index), batch_index.omega_draw(self._seed)
+        if not train_batch.tokens:
             if self._waits_for_ranks:
                 self._take_part(omega_draw)
             return []
-        torch.manual_seed(batch_index.dropout_seed(self._seed))
-        return self._with_halving(_TrainBatch(rows, tokens, counts, speeds_B), generator, omega_draw)
+        torch.manual_seed(batch_generator(self._seed + 1, *batch_index).initial_seed())
+        return self._with_halving(train_batch, generator, omega_draw)
 
     def _with_halving(
-        self, train_batch: _TrainBatch, generator: torch.Generator, omega_draw: float
+        self, train_batch: TrainBatch, generator: torch.Generator, omega_draw: float
     ) -> list[dict[str, torch.Tensor]]:
         """Retry in halves if memory runs out: the sum of the gradients stays the same."""
+        middle = len(train_batch.tokens) // 2
         try:
             losses = self._forward_backward(train_batch, generator, omega_draw)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            if self._distributed.world_size > 1 or len(train_batch.tokens) == 1:
+            if self._distributed.world_size > 1 or not middle:
                 raise BatchTooLarge(train_batch.rows.examples) from error
         else:
             self._weights.accumulate_gradients()
@@ -151,10 +133,11 @@ class Learner:
         self.network.zero_grad(set_to_none=True)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        return [losses for half in train_batch.halves() for losses in self._with_halving(half, generator, omega_draw)]
+        halves = map(train_batch.slice, (slice(middle), slice(middle, None)))
+        return [losses for half in halves for losses in self._with_halving(half, generator, omega_draw)]
 
     def _forward_backward(
-        self, train_batch: _TrainBatch, generator: torch.Generator, omega_draw: float
+        self, train_batch: TrainBatch, generator: torch.Generator, omega_draw: float
     ) -> dict[str, torch.Tensor]:
         features = augmented_features(
             train_batch.rows, train_batch.speeds_B, self.log_mel, self._augment, generator, self.device

@@ -12,9 +12,10 @@ from __future__ import annotations
 import glob
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -33,7 +34,6 @@ from fastscribe.training.corpus import (
     Corpus,
     Example,
     Examples,
-    ExamplesBuilder,
     LeftOutRow,
     ManifestPart,
     Request,
@@ -92,15 +92,18 @@ def read_manifests(
         UsageError: a manifest cannot be read, rows of it are wrong, or no row is usable.
     """
     parts = tuple(parts)
-    builder, left_out = ExamplesBuilder(parts), list[LeftOutRow]()
-    for number, part in enumerate(parts):
-        for example in _part_examples(part, number, limits.max_duration_s, read_request, ignores_texts):
-            reason = _why_unusable(example, limits)
-            if reason is None:
-                builder.add(example)
-            else:
-                left_out.append(LeftOutRow.of(example, parts, reason))
-    return _not_empty(Corpus(builder.build(), tuple(left_out)), purpose)
+    left_out = list[LeftOutRow]()
+
+    def usable() -> Iterator[Example]:
+        for number, part in enumerate(parts):
+            for example in _part_examples(part, number, limits.max_duration_s, read_request, ignores_texts):
+                reason = _why_unusable(example, limits)
+                if reason is None:
+                    yield example
+                else:
+                    left_out.append(LeftOutRow.of(example, parts, reason))
+
+    return _not_empty(Corpus(Examples.of(usable(), parts), tuple(left_out)), purpose)
 
 
 def check_most_usable(corpus: Corpus, limits: ExampleLimits, purpose: str) -> None:
@@ -176,27 +179,23 @@ def _unusable_tokens(examples: Examples, is_known: AnyArray, limits: ExampleLimi
 def _part_examples(
     part: ManifestPart, number: int, max_duration_s: float, read_request: ReadRequest, ignores_texts: bool
 ) -> Iterator[Example]:
-    """Yield the examples of manifest `number`."""
-    examples = _all_examples(part, number, read_request, ignores_texts)
-    return (
-        (piece for example in examples for piece in _pieces(example, max_duration_s)) if part.non_speech else examples
-    )
-
-
-def _all_examples(part: ManifestPart, number: int, read_request: ReadRequest, ignores_texts: bool) -> Iterator[Example]:
+    """Yield the examples of manifest `number`; recordings without speech, which may be long, in pieces."""
+    if os.path.isdir(part.path) and part.tar is not None:
+        raise UsageError(f"{part.path}: a folder, whose recordings are in it: leave tar out")
+    reader = RowReader(part, number, read_request, ignores_texts)
     if not os.path.isdir(part.path):
         paths = expand(part.path)
         archives = Archives(part.tar, paths) if part.tar is not None else None
-        for index, (path, _) in enumerate(paths):
-            find = partial(archives.find, index) if archives is not None else None
-            yield from RowReader(part, number, path, read_request, find, ignores_texts).examples()
-    elif part.tar is not None:
-        raise UsageError(f"{part.path}: a folder, whose recordings are in it: leave tar out")
+        find = archives.find if archives is not None else None
+        found: Iterable[Iterator[Example]] = (
+            reader.examples(path, find and partial(find, index)) for index, (path, _) in enumerate(paths)
+        )
     elif manifests := _shar_manifests(part.path):
-        for path in manifests:
-            yield from RowReader(part, number, path, read_request, ignores_texts=ignores_texts).examples()
+        found = map(reader.examples, manifests)
     else:
-        yield from folder_examples(part, number, read_request)
+        found = [_folder_examples(part, number, read_request)]
+    for example in chain.from_iterable(found):
+        yield from _pieces(example, max_duration_s) if part.non_speech else (example,)
 
 
 def _shar_manifests(folder: str) -> list[str]:
@@ -216,60 +215,60 @@ def _pieces(example: Example, max_duration_s: float) -> Iterator[Example]:
 _MAX_TEXT_BYTES = 1 << 20
 
 
-def folder_examples(part: ManifestPart, number: int, read_request: ReadRequest) -> Iterator[Example]:
-    """Yield the paired recordings. Raises UsageError if one or its text cannot be read, or there is no pair."""
-    texts = {}
-    recordings, containers = [], []
-    for name in walk(part.path):
+def _folder_examples(part: ManifestPart, number: int, read_request: ReadRequest) -> Iterator[Example]:
+    """Yield the recordings of a folder that have a text, then the others, which are counted only.
+
+    One without speech has no texts. Raises UsageError if a recording or its text cannot be read, or there is none.
+    """
+    recordings, texts = _files_of(part.path)
+    if part.non_speech:
+        chosen: list[tuple[str, str | None]] = [(path, None) for _, path in recordings]
+        problem = "no recordings here"
+    else:
+        chosen = [(path, texts[stem]) for stem, path in recordings if stem in texts]
+        problem = "no recording here has a .txt of the same name beside it"
+    if not chosen:
+        raise UsageError(f"{part.path}: {problem}")
+    try:
+        request = None if part.non_speech else read_request({})
+    except ValueError as error:
+        raise UsageError(f"{part.path}: {error}") from error
+    for path, text_path in chosen:
+        text, duration_s = _read_pair(path, text_path)
+        yield Example(path, text, duration_s, part=number, non_speech=part.non_speech, request=request)
+    for stem, path in recordings:
+        if stem not in texts and not part.non_speech:
+            yield Example(path, "", 0.0, part=number)  # counted only: there may be a million, so none is opened
+
+
+def _files_of(folder: str) -> tuple[list[tuple[str, str]], dict[str, str]]:
+    """Return the recordings of a folder, each with its name without extension, and the texts by these names."""
+    recordings, containers, texts = list[tuple[str, str]](), list[tuple[str, str]](), dict[str, str]()
+    for name in walk(folder):
         if isinstance(name, OSError):
             raise UsageError(f"{name.filename}: {system_problem(name)}")
         stem, extension = os.path.splitext(name)
+        path = os.path.join(folder, name)
         if extension.lower() == ".txt":
-            texts[stem] = os.path.join(part.path, name)
+            texts[stem] = path
         elif extension[1:].lower() in CONTAINER_EXTENSIONS:
-            containers.append((stem, os.path.join(part.path, name)))
+            containers.append((stem, path))
         elif is_audio_name(name):
-            recordings.append((stem, os.path.join(part.path, name)))
+            recordings.append((stem, path))
     known = {stem for stem, _ in recordings}
     # A video beside the sound that was taken from it is the same recording.
-    recordings += [(stem, path) for stem, path in containers if stem not in known]
-    if part.non_speech:
-        yield from _silent_folder(part, number, [path for _, path in recordings])
-        return
-    pairs = [(path, texts[stem]) for stem, path in recordings if stem in texts]
-    if not pairs:
-        raise UsageError(f"{part.path}: no recording here has a .txt of the same name beside it")
+    return recordings + [(stem, path) for stem, path in containers if stem not in known], texts
+
+
+def _read_pair(path: str, text_path: str | None) -> tuple[str, float]:
+    """Return the text and the duration of a recording. Raises UsageError."""
     try:
-        request = read_request({})
-    except ValueError as error:
-        raise UsageError(f"{part.path}: {error}") from error
-    for path, text_path in pairs:
-        yield replace(_paired_example(number, path, text_path), request=request)
-    for path in (path for stem, path in recordings if stem not in texts):
-        yield Example(path, "", 0.0, part=number)  # counted only: there may be a million, so none is opened
-
-
-def _silent_folder(part: ManifestPart, number: int, paths: Sequence[str]) -> Iterator[Example]:
-    """Yield the recordings of a folder without speech. Raises UsageError if one cannot be read, or there is none."""
-    if not paths:
-        raise UsageError(f"{part.path}: no recordings here")
-    for path in paths:
-        try:
-            duration_s = probe(Source(path, path, path)).duration_s
-        except AudioError as error:
-            raise UsageError(f"{error}; put it right, or take it away") from error
-        yield Example(path, "", duration_s, part=number, non_speech=True)
-
-
-def _paired_example(number: int, path: str, text_path: str) -> Example:
-    try:
-        text = safe_read(Path(text_path), _MAX_TEXT_BYTES).decode("utf-8-sig")
-        duration_s = probe(Source(path, path, path)).duration_s
+        text = "" if text_path is None else safe_read(Path(text_path), _MAX_TEXT_BYTES).decode("utf-8-sig")
+        return clean_text(text), probe(Source(path, path, path)).duration_s
     except AudioError as error:
-        raise UsageError(f"{error}; put it right, or take its .txt away") from error
+        raise UsageError(f"{error}; put it right, or take {'it' if text_path is None else 'its .txt'} away") from error
     except OSError as error:
-        raise UsageError(f"{text_path}: {system_problem(error)}") from error
+        raise UsageError(f"{text_path or path}: {system_problem(error)}") from error
     except ValueError as error:
         problem = "not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
         raise UsageError(f"{text_path}: {problem}") from error
-    return Example(path, clean_text(text), duration_s, part=number)

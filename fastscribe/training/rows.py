@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from fastscribe._system.urls import is_url
@@ -28,97 +27,91 @@ _FIRST_ROWS, _SAMPLE_GROWTH = 100, 1.01  # rows whose recording has to exist: th
 
 
 class RowReader:
-    """Reads one file of a manifest.
+    """Reads the files of a manifest.
 
     Args:
         number: of the manifest.
-        path: the file.
         read_request: reads what a row asks an attention decoder for.
-        find_member: finds recordings in tar archives; None: they are files, or in archives beside the manifest.
         ignores_texts: take every row as one without text, whatever it says.
     """
 
-    def __init__(
-        self,
-        part: ManifestPart,
-        number: int,
-        path: str,
-        read_request: ReadRequest,
-        find_member: FindMember | None = None,
-        ignores_texts: bool = False,
-    ) -> None:
-        self._part, self._number, self._path, self._read_request = part, number, path, read_request
-        self._find_member, self._ignores_texts, self._next_checked = find_member, ignores_texts, 1
+    def __init__(self, part: ManifestPart, number: int, read_request: ReadRequest, ignores_texts: bool) -> None:
+        self._part, self._number, self._read_request = part, number, read_request
+        self._ignores_texts, self._next_checked = ignores_texts, 1
 
-    def examples(self) -> Iterator[Example]:
-        """Yield the rows in order.
+    def examples(self, path: str, find_member: FindMember | None = None) -> Iterator[Example]:
+        """Yield the rows of a file in order.
+
+        Args:
+            path: the file.
+            find_member: finds recordings in tar archives; None: they are files, or in archives beside the manifest.
 
         Raises:
             UsageError: the file cannot be read; or, at its end, rows of it are wrong, of which it names the first.
         """
-        num_wrong, first_wrong = 0, list[str]()
+        num_wrong, first_wrong, self._next_checked = 0, list[str](), 1
         try:
-            for row in list_rows(self._path, find=self._find_member):
+            for row in list_rows(path, find=find_member):
                 try:
                     yield self._example(row)
                 except FastscribeError as error:
                     num_wrong += 1
                     if num_wrong <= _MAX_NAMED:
-                        first_wrong.append(str(error).removeprefix(f"{self._path}: "))
+                        first_wrong.append(str(error).removeprefix(f"{path}: "))
         except (OSError, NotAList) as error:
-            raise UsageError(f"{self._path}: {system_problem(error)}") from error
+            raise UsageError(f"{path}: {system_problem(error)}") from error
         if first_wrong:
             count = f"; {num_wrong:,} wrong rows in all" if num_wrong > 1 else ""
-            raise UsageError(f"{self._path}: {'; '.join(first_wrong)}{count}")
+            raise UsageError(f"{path}: {'; '.join(first_wrong)}{count}")
 
     def _example(self, row: ListRow | BadRow) -> Example:
         if isinstance(row, BadRow):
             raise row.error
-        number, fields, span = row.number, row.fields or {}, row.span
-        text = self._text(number, fields)
+        fields, span = row.fields or {}, row.span
+        text = self._text(row)
         if span.track:
-            problem = f"audio_track {span.track}: training reads the first track: extract this one"
-            raise ManifestError(row.where, number, problem)
+            raise _wrong(row, f"audio_track {span.track}: training reads the first track: extract this one")
         if span.duration_s is None:
-            raise ManifestError(row.where, number, "no duration (0 is none), which planning batches needs")
+            raise _wrong(row, "no duration (0 is none), which planning batches needs")
         if isinstance(row.file, str) and is_url(row.file):
-            raise ManifestError(row.where, number, f"{row.file}: training reads files, not addresses: download it")
+            raise _wrong(row, f"{row.file}: training reads files, not addresses: download it")
         path, start, size = (
             (row.file, 0, 0) if isinstance(row.file, str) else (row.file.path, row.file.start, row.file.size)
         )
-        place = (self._number, self._part.non_speech, start, size, span.channel)
-        example = Example(path, text, span.duration_s, span.offset_s or 0.0, (), *place, line=number)
-        if number >= self._next_checked and not size:
-            self._check_exists(number, path)
-            is_first = number < _FIRST_ROWS
-            self._next_checked = number + 1 if is_first else math.ceil(number * _SAMPLE_GROWTH)
+        if row.number >= self._next_checked and not size:
+            if not _is_file(path):
+                raise _wrong(row, f"no such recording: {os.path.abspath(path)!r}")
+            is_first = row.number < _FIRST_ROWS
+            self._next_checked = row.number + 1 if is_first else math.ceil(row.number * _SAMPLE_GROWTH)
         try:
             request = self._read_request(fields)
         except ValueError as error:
-            raise ManifestError(row.where, number, str(error)) from error
-        return example if request is None else replace(example, request=request)
+            raise _wrong(row, str(error)) from error
+        place = (self._number, self._part.non_speech, start, size, span.channel)
+        return Example(path, text, span.duration_s, span.offset_s or 0.0, (), *place, request, row.number)
 
-    def _text(self, line_number: int, fields: Mapping[str, Any]) -> str:
+    def _text(self, row: ListRow) -> str:
+        fields = row.fields or {}
         text = fields.get("text")
         if self._ignores_texts or (self._part.non_speech and text is None):
             return ""
-        if not isinstance(text, str):
+        if text is None:
             held = ", ".join(name for name, value in fields.items() if value is not None) or "none"
-            problem = (
-                f"no text: a field of this name has to have it; there are {held:.100}"
-                if text is None
-                else f"text is {text!r:.40}, not a string"
-            )
-            raise ManifestError(self._path, line_number, problem)
+            raise _wrong(row, f"no text: a field of this name has to have it; there are {held:.100}")
+        if not isinstance(text, str):
+            raise _wrong(row, f"text is {text!r:.40}, not a string")
         cleaned = clean_text(text)
         if self._part.non_speech and cleaned:
-            raise ManifestError(self._path, line_number, f"text {cleaned!r:.40} in a manifest of non_speech")
+            raise _wrong(row, f"text {cleaned!r:.40} in a manifest of non_speech")
         return cleaned
 
-    def _check_exists(self, line_number: int, path: str) -> None:
-        try:
-            if os.path.isfile(path):
-                return
-        except ValueError:  # a null character in it
-            pass
-        raise ManifestError(self._path, line_number, f"no such recording: {os.path.abspath(path)!r}")
+
+def _wrong(row: ListRow, problem: str) -> ManifestError:
+    return ManifestError(row.where, row.number, problem)
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return os.path.isfile(path)
+    except ValueError:  # a null character in it
+        return False

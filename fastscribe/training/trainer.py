@@ -34,7 +34,7 @@ from fastscribe.training.data import TrainingData
 from fastscribe.training.dataloader import AudioBatch, AudioDataLoader
 from fastscribe.training.distributed import DistributedContext
 from fastscribe.training.fingerprint import fingerprint, named_difference
-from fastscribe.training.learner import BatchIndex, BatchTooLarge, Learner
+from fastscribe.training.learner import BatchIndex, BatchTooLarge, Learner, TrainBatch
 from fastscribe.training.log_window import LogWindow
 from fastscribe.training.loss.cuda import check_usable
 from fastscribe.training.network import new_model, prepare_weights_
@@ -63,7 +63,6 @@ class Progress:
     batches_done: int = 0  # of this epoch
     batches: int = 0
     audio_s: float = 0.0  # seconds of audio that this process trained on, at playback speed
-    examples: int = 0
     busy_s: float = 0.0
     losses: dict[str, float] = field(default_factory=dict)
     start_rate: float | None = None  # the deciding error rate of --init, before the first step
@@ -284,7 +283,6 @@ class Trainer:
                 num_labels = 0
             audio_s = float((self._durations[plan.drawn[rows.examples]] / plan.speeds[rows.examples]).sum())
             progress.audio_s, logged_s = progress.audio_s + audio_s, logged_s + audio_s
-            progress.examples += len(rows.examples)
             now = perf_counter()
             progress.busy_s, start = progress.busy_s + now - start, now
             if is_step and (progress.step % _LOG_STEPS == 0 or is_last):
@@ -349,17 +347,16 @@ class Trainer:
 
     def _train_batch(self, rows: AudioBatch, plan: EpochPlan) -> int:
         """Run forward and backward. Returns the number of labels that the rows count as; 0 if none could be read."""
-        indices, speeds = plan.drawn[rows.examples], torch.from_numpy(plan.speeds[rows.examples])
-        tokens = [self.examples.tokens.piece(index).tolist() for index in indices]
-        counts = self._label_counts[indices].tolist()
+        indices, counts_B = plan.drawn[rows.examples], self._label_counts[plan.drawn[rows.examples]]
+        tokens, speeds_B = list(map(self.examples.tokens, indices)), torch.from_numpy(plan.speeds[rows.examples])
         batch_index = BatchIndex(self.progress.epoch, self.progress.batches_done, self.distributed.rank)
         try:
-            losses = self.learner.forward_backward(rows, tokens, counts, speeds, batch_index)
+            losses = self.learner.forward_backward(TrainBatch(rows, tokens, counts_B.tolist(), speeds_B), batch_index)
         except BatchTooLarge as error:
             raise UsageError(self._too_large_message(plan.drawn[error.examples])) from error
         for part in losses:
             self._window.add_losses(part)
-        return sum(counts)
+        return int(counts_B.sum())
 
     def _too_large_message(self, examples: Indices) -> str:
         longest_s = self._durations[examples].max()

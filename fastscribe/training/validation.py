@@ -12,7 +12,7 @@ Shapes: B batch, S samples.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from fastscribe.config import DecoderName, Options
 from fastscribe.decode.decoder import Parts
 from fastscribe.decode.families import DECODERS
 from fastscribe.errors import UsageError
-from fastscribe.evaluation.scores import Pair, Score, evaluate, normalizer, score_pairs
+from fastscribe.evaluation.scores import Edits, Pair, normalizer, score_pairs
 from fastscribe.pipeline.batch_layout import is_zero
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.training.corpus import Example, Request
@@ -45,14 +45,12 @@ class ValidationResult:
         sets: rates of each validation set, if there are several; of one without speech, what is written for it per
             minute: `words_per_min` and `characters_per_min`.
         deciding: the rate that decides which model is best.
-        examples: a few (reference, hypothesis) pairs.
         counts: errors and words (or characters) of each recording that decides.
     """
 
     rates: Rates
     sets: Mapping[str, Rates]
     deciding: float
-    examples: tuple[tuple[str, str], ...]
     counts: Counts
 
     def to_json(self) -> dict[str, Any]:
@@ -145,63 +143,45 @@ def _to_result(
     scoring: Scoring,
     sets: Sequence[ValidationSet],
 ) -> ValidationResult:
-    everything = _rates(pairs.values(), scoring)
+    normalize = normalizer(scoring.normalizer)
+    words, characters = _edits(pairs, normalize)
+    edits = {"wer": words, "exact_wer": _edits(pairs, normalizer("none"))[0], "cer": characters}
+    if not scoring.has_spaces:
+        edits["cer"] = _edits(pairs, lambda text: normalize(text).replace(" ", ""))[1]
+
+    def rates(indices: Iterable[int]) -> Rates:
+        return {name: _total(of_name, indices).rate or 0.0 for name, of_name in edits.items()}
+
     deciding, by_set, end = list[int](), {}, 0
     for one in sets:
         begin, end = end, end + one.num_examples
         indices = [index for index in pairs if begin <= index < end]
-        of_set = [pairs[index] for index in indices]
         deciding += indices * one.decides
-        if not of_set:
+        if not indices:
             raise UsageError(f"none of the recordings of {one.name} to validate with can be read")
-        seconds = sum(durations_s[index] for index in indices)
-        by_set[one.name] = _per_minute(of_set, seconds, scoring) if one.non_speech else _rates(of_set, scoring)
-    counts = _counts({index: pairs[index] for index in deciding} if sets else pairs, scoring)
-    num_errors = sum(errors for errors, _ in counts.values())
-    rate = num_errors / (num_words(counts) or 1)
-    shown = sorted(pairs.values())[:: max(1, len(pairs) // 5)][:5]
-    return ValidationResult(everything, by_set, rate, tuple(shown), counts)
+        if one.non_speech:  # what is written for it
+            seconds = sum(durations_s[index] for index in indices)
+            totals = (("words", _total(words, indices)), ("characters", _total(characters, indices)))
+            by_set[one.name] = {f"{name}_per_min": 60 * total.insertions / seconds for name, total in totals}
+        else:
+            by_set[one.name] = rates(indices)
+    of_metric = edits[scoring.metric]
+    counts = {int(index): (of_metric[index].errors, of_metric[index].units) for index in (deciding if sets else pairs)}
+    rate = sum(errors for errors, _ in counts.values()) / (num_words(counts) or 1)
+    return ValidationResult(rates(pairs), by_set, rate, counts)
 
 
-def _counts(pairs: Mapping[int, tuple[str, str]], scoring: Scoring) -> Counts:
-    normalize = _normalizer(scoring)
+def _edits(
+    pairs: Mapping[int, tuple[str, str]], normalize: Callable[[str], str]
+) -> tuple[dict[int, Edits], dict[int, Edits]]:
+    """Return the edits of words and of characters of each recording."""
     scored = score_pairs(Pair(normalize(reference), normalize(hypothesis)) for reference, hypothesis in pairs.values())
-    edits = (one.words if scoring.metric == "wer" else one.characters for one in scored)
-    return {int(index): (one.errors, one.units) for index, one in zip(pairs, edits, strict=True)}
+    found = {index: (one.words, one.characters) for index, one in zip(pairs, scored, strict=True)}
+    return {index: words for index, (words, _) in found.items()}, {index: one for index, (_, one) in found.items()}
 
 
-def _normalizer(scoring: Scoring) -> Callable[[str], str]:
-    """Return what prepares texts for the rate that decides."""
-    normalize = normalizer(scoring.normalizer)
-    if scoring.metric == "wer" or scoring.has_spaces:
-        return normalize
-    return lambda text: normalize(text).replace(" ", "")
-
-
-def _per_minute(pairs: Collection[tuple[str, str]], seconds: float, scoring: Scoring) -> Rates:
-    """Return what is written for recordings without speech, normalised."""
-    score = _score(pairs, normalizer(scoring.normalizer))
-    return {
-        "words_per_min": 60 * score.words.insertions / seconds,
-        "characters_per_min": 60 * score.characters.insertions / seconds,
-    }
-
-
-def _rates(pairs: Collection[tuple[str, str]], scoring: Scoring) -> Rates:
-    normalized, exact = _score(pairs, normalizer(scoring.normalizer)), _score(pairs, normalizer("none"))
-    characters = normalized
-    if not scoring.has_spaces:
-        normalize = normalizer(scoring.normalizer)
-        characters = _score(pairs, lambda text: normalize(text).replace(" ", ""))
-    return {
-        "wer": normalized.words.rate or 0.0,
-        "exact_wer": exact.words.rate or 0.0,
-        "cer": characters.characters.rate or 0.0,
-    }
-
-
-def _score(pairs: Iterable[tuple[str, str]], normalize: Callable[[str], str]) -> Score:
-    return evaluate(Pair(normalize(reference), normalize(hypothesis)) for reference, hypothesis in pairs).total
+def _total(edits: Mapping[int, Edits], indices: Iterable[int]) -> Edits:
+    return sum((edits[index] for index in indices), Edits())
 
 
 def _rounded(rates: Rates) -> Rates:

@@ -14,7 +14,7 @@ import soundfile
 from fastscribe import Failure, Options, Transcript, UsageError
 from fastscribe.alignment import text_aligner as alignment
 from fastscribe.alignment.aligner import Aligner
-from fastscribe.alignment.script import unsearched_line
+from fastscribe.alignment.script import Counts
 from fastscribe.errors import CheckpointError
 from fastscribe.results.formats.writers import render, to_object
 from fastscribe.results.stored import to_result
@@ -226,14 +226,15 @@ def test_a_stretch_that_is_too_long_to_search_is_counted(
     file = FILES[5].name
     words = TEXTS[file].split()
     for text, is_common in (([*words[:4], "my", *words[4:]], True), (["my", *words[::-1]], False)):
-        counted = {False: 0.0, True: 0.0}
-        monkeypatch.setattr(aligner.text_aligner, "unsearched_s", counted)
+        counts = Counts()
+        monkeypatch.setattr(aligner.text_aligner, "counts", counts)
         found = aligned(aligner, tmp_path, {file: " ".join(text)})[file]
         assert not any(word.missing for word in found.words)
         length_s = pytest.approx(found.audio.duration_s, abs=0.2)
-        assert counted == {is_common: length_s, not is_common: 0.0}
-    assert "5 minutes of recordings have no three words in a row in common" in unsearched_line(310.0, False)
-    assert "another text" not in unsearched_line(310.0, True) and "in common" not in unsearched_line(310.0, True)
+        assert counts.unsearched_s == {is_common: length_s, not is_common: 0.0}
+    other, repeated = Counts(unsearched_s={False: 310.0, True: 310.0}).lines
+    assert "5 minutes of recordings have no three words in a row in common" in other
+    assert "another text" not in repeated and "in common" not in repeated
 
 
 def test_one_model_aligns() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,15 @@ def test_a_recording_and_its_text(text: Path) -> None:
     assert [word["word"] for word in row["words"]] == SENTENCE.split() and row["gaps"] == []
     times = [time for word in row["words"] for time in (word["start"], word["end"])]
     assert times == sorted(times) and times[-1] <= row["duration"]
+
+
+@pytest.mark.posix
+def test_a_text_in_a_pipe(text: Path, tmp_path: Path) -> None:
+    """`<(command)` gives such a pipe."""
+    os.mkfifo(tmp_path / "pipe")
+    threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(text.read_bytes(),), daemon=True).start()
+    result = align(FILES[0], "--text", tmp_path / "pipe")
+    assert rows(result.stdout)[0]["pred_text"] == SENTENCE, result.stderr
 
 
 def test_folder_of_texts_resumes(tmp_path: Path) -> None:

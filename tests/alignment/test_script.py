@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import unicodedata
 
-from fastscribe.alignment.script import Speller, missing_line, unwritten_line
+from fastscribe.alignment.script import Counts, Speller
 from fastscribe.text.tokenizer import Tokenizer, from_characters, from_huggingface, from_pieces
 from tests.conftest import MODELS, checkpoint
 
@@ -30,11 +30,9 @@ def test_what_is_not_written_is_counted() -> None:
     assert script.words == ("In", "1984,", "—", "42nd!")
     assert script.unwritten == {"4": 2, "1": 1, "9": 1, "8": 1, "2": 1}
     assert script.has_no_tokens == (False, True, False, False)
-    line = unwritten_line(script.unwritten, 1)
-    assert "4" in line and "6 times" in line and "1 word is" in line
-    assert "3 words of the texts were" in missing_line(["a", "b"], 3, 1000) and "1,000: a, b .." in missing_line(
-        ["a", "b"], 3, 1000
-    )
+    unwritten, missing = Counts(script.unwritten, 1, 1000, 3, ["a", "b"]).lines
+    assert "4" in unwritten and "6 times" in unwritten and "1 word is" in unwritten
+    assert "3 words of the texts were" in missing and "1,000: a, b .." in missing
 
 
 def test_a_word_has_tokens_if_a_letter_is_written() -> None:

@@ -449,6 +449,12 @@ def test_common_encryption_is_named(tmp_path):
     assert "is encrypted (Common Encryption)" in problem(tmp_path / "a.mp4")
 
 
+@pytest.mark.parametrize("head", [b"\xff\xd8\xff\xe0\0\x10JFIF\0", b"RIFF\x20\0\0\0WEBPVP8 ", b"GIF89a\x10\0\x10\0"])
+def test_pictures_are_named(tmp_path, head):
+    (tmp_path / "cover.jpg").write_bytes(head + bytes(500))
+    assert problem(tmp_path / "cover.jpg") == "is a picture, not audio"
+
+
 @pytest.mark.parametrize("name", ["index.ts", "index.mts", "notes.au"])
 def test_texts_with_names_of_recordings_are_texts(tmp_path, name):
     (tmp_path / name).write_text("export const x: number = 1;\n" * 30)

@@ -84,10 +84,18 @@ def test_binary_data_is_named() -> None:
         list(numbered_rows([b"RIFF\x24\0\0\0WAVEfmt "]))
 
 
-def test_the_report_of_a_run_leads_to_its_rows(tmp_path: Path) -> None:
-    (tmp_path / "report.json").write_text('{\n  "files": 1\n}')
-    with pytest.raises(UsageError, match=r"is the report of a run: give its folder"):
-        list(read_rows([str(tmp_path / "report.json")]))
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("report.json", '{\n  "files": 1\n}', "is the report of a run: give its folder"),
+        ("talk.md", "# talk.mp3 (10:00)\n", "holds no rows: give its run's folder or transcripts.jsonl"),
+        ("talk.srt", "1\n00:00:00,000 --> 00:00:01,080\nIt.\n", "holds no rows: give its run's folder"),
+    ],
+)
+def test_other_files_of_a_run_lead_to_its_rows(tmp_path: Path, name: str, text: str, said: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UsageError, match=said):
+        list(read_rows([str(tmp_path / name)]))
 
 
 def test_a_path_list_in_utf_16_is_named() -> None:

@@ -243,6 +243,7 @@ def test_wrong_rows_of_a_table(tmp_path: Path) -> None:
         ("t.csv", "path\n", "this list holds no rows"),
         ("t.csv", b"PAR1abc", "is a Parquet table, not audio: in Python"),
         ("t.txt", b"PK\3\4abc", "is a zip archive, not audio: unpack it"),
+        ("t.csv", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "is a picture, not audio"),
         ("t.txt", b"RIFF\4\0\0\0WAVEfmt ", "is a recording with the name of a list: rename it"),
         ("t.txt", "Good morning.\na.flac\n", "its first line, 'Good morning.', is no path of one"),
         ("t.txt", "\n \n", "this list holds no rows"),

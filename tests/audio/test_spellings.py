@@ -97,12 +97,13 @@ def test_what_is_no_recording_yet_or_by_its_text_is_left_out(tmp_path: Path) -> 
     recording = next(AUDIO.glob("01_*.flac")).read_bytes()
     for name in ("a.flac", "b.mp3.PART", "c.crdownload", "d.flac.!qB", "e.ytdl", "f.webm.part-Frag3"):
         (tmp_path / name).write_bytes(recording)
+    touch(tmp_path, "Show.mp3.download/Show.mp3")  # of Safari
     for name in ("index.ts", "x.mts", "notes.au"):
         (tmp_path / name).write_text("export const x: number = 1;\n" * 9)
     left_out = Counter[str]()
     assert [found.id for found in expand([str(tmp_path)], left_out=left_out)] == ["a.flac"]
     for is_quiet in (True, False):
-        assert left_out_line(left_out, is_quiet) == "8 files left out: unfinished downloads 5, .au 1, .mts 1, .ts 1"
+        assert left_out_line(left_out, is_quiet) == "9 files left out: unfinished downloads 6, .au 1, .mts 1, .ts 1"
     assert left_out_line(Counter({".ts": 1}), is_quiet=True) == ""
     assert ids(tmp_path / "b.mp3.PART") == ["b.mp3.PART"]
 

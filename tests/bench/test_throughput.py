@@ -144,7 +144,7 @@ def test_each_budget_has_its_own_ceiling(tmp_path: Path, monkeypatch: pytest.Mon
     frames = [7, 13, 19, 25]  # four batches of a recording each, or one of all
     assert rows_measured == [sum(frames), round(sum(count**2 for count in frames) / sum(frames))]
     assert auto.gflop_per_audio_s == small.gflop_per_audio_s
-    weights_mb = 4e-6 * work.encoder_parameters(transcriber()._config.encoder)
+    weights_mb = 4e-6 * work.encoder_parameters(transcriber()._config)
     assert small.mb_per_audio_s - auto.mb_per_audio_s == pytest.approx(3 * weights_mb / 5.0)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from itertools import product
 
@@ -21,7 +20,6 @@ from fastscribe.decode.greedy import greedy
 from fastscribe.decode.prompt import Prompt
 from fastscribe.families.blocks.features import LogMel
 from fastscribe.families.model import Model
-from fastscribe.families.parameter_shapes import parameter_shapes
 from fastscribe.types import Features, Frames
 from scripts.shapes import SHAPES
 from tests.checkpoint.test_known_models import read as read_published
@@ -32,11 +30,6 @@ TINY = SHAPES["tiny"]
 SMALL, LARGE = SHAPES["parakeet-tdt-0.6b"], SHAPES["parakeet-rnnt-1.1b"]
 CPU = torch.device("cpu")
 STRIDING = replace(TINY, encoder=replace(TINY.encoder, subsampling="striding", subsampling_factor=4))
-
-
-def shapes_of(config: ModelConfig) -> list[tuple[int, ...]]:
-    """Return the shapes of the encoder's weights."""
-    return [shape for name, shape in parameter_shapes(config).items() if name.startswith("encoder.")]
 
 
 def position_flops(config: ModelConfig, length_s: float) -> float:
@@ -57,7 +50,7 @@ def counted(config: ModelConfig, seconds: float) -> float:
 @pytest.mark.parametrize("config", [TINY, STRIDING], ids=["dw_striding", "striding"])
 @pytest.mark.parametrize("seconds", [0.01, 1.0])
 def test_the_encoder_does_what_is_counted(config: ModelConfig, seconds: float) -> None:
-    found = sum(work.encoder_flops(config, seconds).values()) + position_flops(config, seconds)
+    found = work.encoder_flops(config, seconds) + position_flops(config, seconds)
     assert found == counted(config, seconds)
 
 
@@ -72,21 +65,21 @@ def test_the_encoder_does_what_is_counted(config: ModelConfig, seconds: float) -
 )
 def test_a_convolutional_encoder_does_what_is_counted(name: str, seconds: float) -> None:
     with torch.device("meta"):
-        assert sum(work.encoder_flops(SHAPES[name], seconds).values()) == counted(SHAPES[name], seconds)
+        assert work.encoder_flops(SHAPES[name], seconds) == counted(SHAPES[name], seconds)
 
 
 @pytest.mark.parametrize("seconds", [0.64, 5.12])
 def test_a_granite_encoder_does_what_is_counted(seconds: float) -> None:
     """Whole blocks and even frames, because padding is not counted."""
-    assert sum(work.encoder_flops(SHAPES["tiny-granite"], seconds).values()) == counted(SHAPES["tiny-granite"], seconds)
-    published = SHAPES["granite-speech-5.0-470m-turboctc"].encoder
+    assert work.encoder_flops(SHAPES["tiny-granite"], seconds) == counted(SHAPES["tiny-granite"], seconds)
+    published = SHAPES["granite-speech-5.0-470m-turboctc"]
     assert work.encoder_parameters(published) == pytest.approx(473e6, rel=0.002)
 
 
 def test_nvidia_s_shapes_are_as_large_as_published() -> None:
     """333 and 18.9 million parameters, without those of norms."""
-    assert work.encoder_parameters(SHAPES["jasper10x5dr"].encoder) == pytest.approx(332.6e6, rel=0.001)
-    assert work.encoder_parameters(SHAPES["quartznet15x5"].encoder) == pytest.approx(18.9e6, rel=0.01)
+    assert work.encoder_parameters(SHAPES["jasper10x5dr"]) == pytest.approx(332.6e6, rel=0.001)
+    assert work.encoder_parameters(SHAPES["quartznet15x5"]) == pytest.approx(18.9e6, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +94,6 @@ def test_nvidia_s_shapes_are_as_large_as_published() -> None:
     ],
 )
 def test_citrinet_and_contextnet_shapes_are_the_published_ones(shape: str, name: str) -> None:
-    """All blocks; and what the encoder's size leaves out, the norms, is small."""
     published, ours = read_published(name), SHAPES[shape]
     # A block's residual mode is the next blocks' default too; without a stride, the two modes are the same.
     blocks = [
@@ -112,14 +104,13 @@ def test_citrinet_and_contextnet_shapes_are_the_published_ones(shape: str, name:
     assert ours == replace(
         published, features=ours.features, encoder=replace(published.encoder, blocks=ours.encoder.blocks)
     )
-    assert work.encoder_parameters(ours.encoder) == pytest.approx(sum(map(math.prod, shapes_of(ours))), rel=0.02)
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONAL_NAMES)
 def test_a_convolutional_checkpoint_s_work_is_its_encoder_s(name: str) -> None:
     """Shared filters, groups, strides and a frame beyond the end."""
     config = checkpoint(MODELS / name).config
-    assert sum(work.encoder_flops(config, 2.0).values()) == counted(config, 2.0)
+    assert work.encoder_flops(config, 2.0) == counted(config, 2.0)
 
 
 def test_the_front_ends_filters_are_counted() -> None:
@@ -152,39 +143,22 @@ def test_greedy_decoding_does_what_is_counted() -> None:
 
 def test_checkpoint_work_equals_the_count() -> None:
     checkpoint = random_models.checkpoint("tiny")
-    wanted = sum(work.encoder_flops(checkpoint.config, 8.0).values()) / 8e9
+    wanted = work.encoder_flops(checkpoint.config, 8.0) / 8e9
     assert describe(checkpoint)["encoder_gflop_per_audio_s"] == round(wanted, 4)
     several = work.encoder_gflop_per_audio_s(checkpoint.config, [8.0, 8.0, 2.0])
-    less = sum(work.encoder_flops(checkpoint.config, 2.0).values()) / 2e9
+    less = work.encoder_flops(checkpoint.config, 2.0) / 2e9
     assert several == pytest.approx((16.0 * wanted + 2.0 * less) / 18.0)
 
 
-@pytest.mark.parametrize(
-    ("config", "seconds", "mb"), [(SMALL, 8, 33), (SMALL, 20, 34), (SMALL, 60, 39), (LARGE, 20, 60)]
-)
+@pytest.mark.parametrize(("config", "seconds", "mb"), [(SMALL, 8, 37.3), (SMALL, 60, 37.3), (LARGE, 20, 59.3)])
 def test_fused_encoder_bytes_match_other_counts(config: ModelConfig, seconds: float, mb: float) -> None:
-    elements = work.encoder_elements(config, seconds)
-    assert 2 * elements.pop("subsampling") / seconds / 1e6 == pytest.approx(5.3 if config is SMALL else 3.3, rel=0.02)
-    assert 2 * sum(elements.values()) / seconds / 1e6 == pytest.approx(mb, rel=0.02)
-
-
-ENCODERS = {repr(config.encoder): (name, config) for name, config in [*SHAPES.items(), ("striding", STRIDING)]}
-
-
-@pytest.mark.parametrize("config", [one for _, one in ENCODERS.values()], ids=[name for name, _ in ENCODERS.values()])
-def test_parameters_are_the_models(config: ModelConfig) -> None:
-    with torch.device("meta"):
-        model = Model(config)
-    matrices = sum(p.numel() for p in model.encoder.parameters() if p.dim() > 2 or (p.dim() == 2 and min(p.shape) > 16))
-    assert work.encoder_parameters(config.encoder) == matrices
+    assert 2 * work.encoder_elements(config, seconds) / seconds / 1e6 == pytest.approx(mb, rel=0.005)
 
 
 @given(st.floats(0.1, 200.0), st.integers(0, 40), st.integers(1, 40))
 def test_local_attention_is_less_work_and_no_more_than_full(seconds: float, left: int, right: int) -> None:
     local = replace(TINY, encoder=replace(TINY.encoder, attention=LocalAttention(left, right)))
-    full, near = work.encoder_flops(TINY, seconds), work.encoder_flops(local, seconds)
-    assert all(near[name] <= full[name] for name in full)
-    assert near["feed_forward"] == full["feed_forward"]
+    assert 0 < work.encoder_flops(local, seconds) <= work.encoder_flops(TINY, seconds)
 
 
 @given(st.lists(st.floats(0.2, 60.0), min_size=1, max_size=6))
@@ -199,13 +173,12 @@ def test_work_is_weighted_by_length(lengths_s: list[float]) -> None:
 def test_dtypes_differ_in_bytes_and_not_in_work() -> None:
     of = {"fp32": 4, "bf16": 2, "int8": 2}
     fp32, bf16, int8 = (work.per_audio_s(SMALL, [20.0], dtype, activation) for dtype, activation in of.items())
-    assert fp32.flops == bf16.flops == int8.flops
+    assert fp32.gflop == bf16.gflop == int8.gflop
     assert fp32.mb == pytest.approx(2 * bf16.mb) and int8.mb == bf16.mb
     assert fp32.weights_bytes == 2 * bf16.weights_bytes == 4 * int8.weights_bytes
     assert bf16.mb_in_batches_of(10.0) - bf16.mb == pytest.approx(121.7, rel=0.01)
     in_fp32 = work.per_audio_s(SMALL, [20.0], "int8", 4)  # as where a CPU has no bf16 of its own
     assert in_fp32.mb == fp32.mb and in_fp32.weights_bytes == int8.weights_bytes
-    assert "scores" in bf16.flops and "scores" not in bf16.bytes
 
 
 # --- what a machine could reach ---------------------------------------------------------------------------------------
@@ -280,5 +253,4 @@ def test_each_lane_of_a_beam_looks_and_steps() -> None:
     own = work.decoder_flops(SMALL, 8, 28) - shared
     assert work.decoder_flops(SMALL, 8, 28, beam=12) == pytest.approx(shared + 12 * own)
     greedy, beam = (work.per_audio_s(SMALL, [8.0], "fp32", 4, width) for width in (1, 12))
-    assert beam.flops["decoder"] == pytest.approx((shared + 12 * own) / 8, rel=0.1)
-    assert {**beam.flops, "decoder": 0} == {**greedy.flops, "decoder": 0}
+    assert beam.gflop - greedy.gflop == pytest.approx(1e-9 * 11 * own / 8, rel=0.1)

@@ -30,6 +30,7 @@ from typer.testing import CliRunner
 from fastscribe import Transcriber, Transcript
 from fastscribe.checkpoint import hub as hub_module
 from fastscribe.checkpoint.hub_name import HubName
+from fastscribe.checkpoint.known_models import download
 from fastscribe.checkpoint.native import LANGUAGE_MODEL_FILE as LANGUAGE_MODEL
 from fastscribe.cli import app
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
@@ -75,7 +76,7 @@ class User:
         self.lines, self.hub.requests[:] = [], []
         parsed = HubName.parse(name)
         assert parsed is not None
-        return hub_module.download(parsed, self.lines.append, **options)
+        return download(parsed, self.lines.append, **options)
 
     def refused(self, name: str) -> str:
         with pytest.raises(CheckpointError) as caught:
@@ -94,20 +95,17 @@ class User:
 
 @pytest.fixture
 def hub() -> Iterator[Hub]:
+    """A hub with the model org/name, a .nemo file."""
     with serve() as stub:
+        stub.add("org/name", {"model.nemo": NEMO})
         yield stub
 
 
 @pytest.fixture
 def user(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[User]:
+    others = ("TRANSFORMERS_OFFLINE", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
     for key in list(os.environ):
-        if key.startswith("HF_") or key in (
-            "TRANSFORMERS_OFFLINE",
-            "HTTP_PROXY",
-            "http_proxy",
-            "ALL_PROXY",
-            "all_proxy",
-        ):
+        if key.startswith("HF_") or key in others:
             monkeypatch.delenv(key)
     yield User(hub, tmp_path / "home", monkeypatch)
     monkeypatch.undo()
@@ -298,34 +296,15 @@ def test_one_commit_for_all_files(user: User, hub: Hub) -> None:
 # Errors, one line each
 
 
-def test_no_such_model(user: User) -> None:
-    problem = user.refused("org/nome")
-    assert "neither a path here nor a model on the Hugging Face hub" in problem and "check the spelling" in problem
-
-
-def test_no_such_revision(user: User, hub: Hub) -> None:
-    hub.add("org/name", {"model.nemo": NEMO})
-    assert f"no revision v9 (404): {hub.url}/org/name/tree/main lists" in user.refused("org/name@v9")
-
-
-LISTING, MESSAGE = "/api/models", "X_Error_Message"
+LISTING, MESSAGE, CODE = "/api/models", "X_Error_Message", "X_Error_Code"
+NOT_MINE, RESTRICTED = "Invalid credentials in Authorization header", "Access is restricted."
 REFUSALS = [
     (LISTING, 401, {}, r"public model.*check the spelling.*`hf auth login`, or set HF_TOKEN"),
-    (
-        LISTING,
-        401,
-        {MESSAGE: "Invalid credentials in Authorization header"},
-        r"rejects the token \(401\).*`hf auth login`",
-    ),
+    (LISTING, 401, {MESSAGE: NOT_MINE}, r"rejects the token \(401\).*`hf auth login`"),
     (LISTING, 403, {MESSAGE: "Not for\x1b[2J you"}, r"forbids access \(403, Not for[^\x1b]*ask for it at[^\x1b]*$"),
     (LISTING, 451, {MESSAGE: "Unavailable here"}, r"rejects the request \(451, Unavailable here\)"),
     *(
-        (
-            where,
-            status,
-            {"X_Error_Code": "GatedRepo", MESSAGE: "Access is restricted."},
-            rf"gated \({status}\): accept its",
-        )
+        (where, status, {CODE: "GatedRepo", MESSAGE: RESTRICTED}, rf"gated \({status}\): accept its")
         for where, status in ((LISTING, 403), ("/resolve/", 403), ("/resolve/", 401))
     ),
 ]
@@ -333,11 +312,16 @@ REFUSALS = [
 
 @pytest.mark.parametrize(("where", "status", "headers", "message"), REFUSALS)
 def test_refusals(user: User, hub: Hub, where: str, status: int, headers: dict[str, str], message: str) -> None:
-    hub.add("org/name", {"model.nemo": NEMO})
     if "the token" in message:
         user.set(HF_TOKEN="hf_old")
     hub.fail(where, status, **headers)
     assert re.search(message, user.refused("org/name"))
+
+
+def test_no_such_model_or_revision(user: User, hub: Hub) -> None:
+    problem = user.refused("org/nome")
+    assert "neither a path here nor a model on the Hugging Face hub" in problem and "check the spelling" in problem
+    assert f"no revision v9 (404): {hub.url}/org/name/tree/main lists" in user.refused("org/name@v9")
 
 
 BUSY = [("/api/models", 429), ("/api/models", 503), ("/resolve/", 429), ("/resolve/", 500), ("/content/", 429)]
@@ -347,7 +331,6 @@ BUSY += [("/content/", 500), ("/content/", 503)]
 @pytest.mark.parametrize(("where", "status"), BUSY)
 def test_retries(user: User, hub: Hub, where: str, status: int) -> None:
     """By fastscribe or by huggingface_hub, which retries once before it waits; not nested, and not for ever."""
-    hub.add("org/name", {"model.nemo": NEMO})
     hub.fail(where, status, times=3)
     assert user.get("org/name").read_bytes() == NEMO
     assert user.waits in ([1, 2, 4], [1, 2])
@@ -361,7 +344,6 @@ def test_retries(user: User, hub: Hub, where: str, status: int) -> None:
 
 
 def test_retry_after(user: User, hub: Hub) -> None:
-    hub.add("org/name", {"model.nemo": NEMO})
     hub.fail("/api/models", 429, times=1, Retry_After="7")
     hub.fail("/api/models", 429, times=1, RateLimit='"api";r=0;t=55')
     user.get("org/name")
@@ -372,16 +354,21 @@ def test_retry_after(user: User, hub: Hub) -> None:
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "message"),
+    ("settings", "message"),
     [
-        ("http://127.0.0.1:1", "http://127.0.0.1:1 refuses connections: check HF_ENDPOINT"),
-        ("https://127.0.0.1:{port}", "the certificate of https://127.0.0.1"),
-        ("hub.example", "HF_ENDPOINT is hub.example, which is no address: unset it"),
+        ({"HF_ENDPOINT": "http://127.0.0.1:1"}, "http://127.0.0.1:1 refuses connections: check HF_ENDPOINT"),
+        ({"HF_ENDPOINT": "https://127.0.0.1:{port}"}, "the certificate of https://127.0.0.1"),
+        ({"HF_ENDPOINT": "hub.example"}, "HF_ENDPOINT is hub.example, which is no address: unset it"),
+        (
+            {"HF_ENDPOINT": "https://hub.example", "HTTPS_PROXY": "http://127.0.0.1:1"},
+            "refuses connections|the proxy does not pass requests on",
+        ),
     ],
 )
-def test_wrong_endpoints(user: User, hub: Hub, endpoint: str, message: str) -> None:
-    user.set(HF_ENDPOINT=endpoint.format(port=hub.url.rpartition(":")[2]))
-    assert message in user.refused("org/name") and user.waits == []
+def test_wrong_endpoints(user: User, hub: Hub, settings: dict[str, str], message: str) -> None:
+    port = hub.url.rpartition(":")[2]
+    user.set(**{name: value.format(port=port) for name, value in settings.items()})
+    assert re.search(message, user.refused("org/name")) and user.waits == []
 
 
 def test_no_such_host(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -419,7 +406,6 @@ def test_not_a_hub(user: User, hub: Hub, body: bytes) -> None:
 
 
 def test_offline_mode(user: User, hub: Hub) -> None:
-    hub.add("org/name", {"model.nemo": NEMO})
     path = user.get("org/name")
     user.set(HF_HUB_OFFLINE=1)
     assert user.get("org/name") == path and user.lines == []
@@ -427,6 +413,15 @@ def test_offline_mode(user: User, hub: Hub) -> None:
         problem = user.refused(name)
         assert f"not in the cache ({user.cache})" in problem and "unset HF_HUB_OFFLINE" in problem
     assert hub.requests == []
+
+
+@pytest.mark.parametrize("is_offline", [0, 1])
+def test_a_name_with_a_wrong_letter(user: User, is_offline: int) -> None:
+    user.set(HF_HUB_OFFLINE=is_offline)
+    for name, meant in (("nvidia/parakeet-tdt-0.6b-v33@v1", "nvidia/parakeet-tdt-0.6b-v3"), ("me/parakeet-tdt", None)):
+        user.refused(name)
+        found = [line for line in user.lines if "did you mean" in line]
+        assert found == ([f"{name}: did you mean {meant}?"] if meant else [])
 
 
 def test_invalid_huggingface_setting(user: User, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -440,28 +435,21 @@ def test_invalid_huggingface_setting(user: User, monkeypatch: pytest.MonkeyPatch
 # Cached copies
 
 
-@pytest.mark.parametrize("status", [429, 503])
-def test_busy_hub_uses_cache(user: User, hub: Hub, status: int) -> None:
-    commit = hub.add("org/name", {"model.nemo": NEMO})
+@pytest.mark.parametrize("problem", [429, 503, "http://127.0.0.1:1"])
+def test_a_hub_that_does_not_answer_uses_the_cache(user: User, hub: Hub, problem: int | str) -> None:
     path = user.get("org/name")
-    hub.fail("/api/models", status)
+    commit = path.parent.name[:7]
+    if isinstance(problem, int):
+        hub.fail("/api/models", problem)
+    else:
+        user.set(HF_ENDPOINT=problem)
     assert user.get("org/name") == path
-    assert f"({status}); using the copy in the cache (commit {commit[:7]})" in user.lines[-1]
-
-
-def test_no_network_uses_cache(user: User, hub: Hub) -> None:
-    commit = hub.add("org/name", folder())
-    path = user.get("org/name")
-    user.set(HF_ENDPOINT="http://127.0.0.1:1")
-    assert user.get("org/name") == path
-    assert user.lines[-1].endswith(
-        f"http://127.0.0.1:1 refuses connections; using the copy in the cache (commit {commit[:7]})"
-    )
+    reason = f"({problem})" if isinstance(problem, int) else f"{problem} refuses connections"
+    assert user.lines[-1].endswith(f"{reason}; using the copy in the cache (commit {commit})")
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
 def test_refusal_does_not_use_cache(user: User, hub: Hub, status: int) -> None:
-    hub.add("org/name", {"model.nemo": NEMO})
     user.get("org/name")
     hub.fail("/api/models", status)
     assert str(status) in user.refused("org/name")
@@ -500,37 +488,38 @@ def test_unsupported_copy(user: User, hub: Hub) -> None:
 
 
 def test_resumed_download(user: User, hub: Hub) -> None:
-    hub.add("org/name", {"model.nemo": NEMO})
     hub.faults.append(Fault("/content/", cut_after=1_500_000, times=1))
     assert user.get("org/name").read_bytes() == NEMO
     assert "Trying to resume" in user.lines[-1] and len(user.waits) == 1
 
 
 def test_truncated_download(user: User, hub: Hub) -> None:
-    hub.add("org/name", {"model.nemo": NEMO})
     hub.faults.append(Fault("/content/", body=NEMO[:1000], times=1))
     assert "the download failed (Consistency check failed" in user.refused("org/name")
     assert not list(user.cache.rglob("model.nemo"))
     assert user.get("org/name").read_bytes() == NEMO
 
 
-@pytest.mark.parametrize("path", ["../../escaped.nemo", "/escaped.nemo", "a/../../../escaped.nemo", "..\\escaped.nemo"])
-def test_file_name_outside_cache(user: User, hub: Hub, path: str) -> None:
-    hub.add("org/name", {path: NEMO})
-    assert "is no name of a file in a repository" in user.refused("org/name")
-    assert not list(user.home.parent.rglob("*escaped*"))
+INDEX = "model.safetensors.index.json"
+NO_NAME = "is no name of a file in a repository"
 
 
-def test_shard_name_outside_cache(user: User, hub: Hub) -> None:
-    index = json.dumps({"weight_map": {"a": "../escaped.safetensors"}}).encode()
-    hub.add("org/name", folder() | {"model.safetensors.index.json": index})
-    with pytest.raises(CheckpointError, match="a shard's name leaves the folder"):
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        *(({path: NEMO}, NO_NAME) for path in ("../../escaped.nemo", "/escaped.nemo", "a/../../../escaped.nemo")),
+        ({"..\\escaped.nemo": NEMO}, NO_NAME),
+        ({INDEX: b'{"weight_map": {"a": "../escaped.safetensors"}}'}, "a shard's name leaves the folder"),
+    ],
+)
+def test_file_names_outside_cache(user: User, hub: Hub, files: dict[str, bytes], message: str) -> None:
+    hub.add("org/name", (folder() if INDEX in files else {}) | files)
+    with pytest.raises(CheckpointError, match=message):
         user.get("org/name")
     assert not list(user.home.parent.rglob("*escaped*"))
 
 
 def test_token_sent_only_to_hub(user: User, hub: Hub) -> None:
-    hub.add("org/name", {"model.nemo": NEMO})
     user.set(HF_TOKEN="hf_secret")
     user.get("org/name")
     sent = {path: headers["Authorization"] for path, headers in zip(hub.requests, hub.headers, strict=True)}
@@ -540,7 +529,6 @@ def test_token_sent_only_to_hub(user: User, hub: Hub) -> None:
 
 
 def test_disk_full_before_download(user: User, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    hub.add("org/name", {"model.nemo": NEMO})
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(0, 0, 1_000_000))
     problem = user.refused("org/name")
@@ -550,7 +538,6 @@ def test_disk_full_before_download(user: User, hub: Hub, monkeypatch: pytest.Mon
 
 @pytest.mark.posix
 def test_disk_full_during_download(user: User, hub: Hub) -> None:
-    hub.add("org/name", {"model.nemo": NEMO})
     import resource
 
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -563,7 +550,6 @@ def test_disk_full_during_download(user: User, hub: Hub) -> None:
 
 
 def test_read_only_cache(user: User, hub: Hub, tmp_path: Path) -> None:
-    hub.add("org/name", {"model.nemo": NEMO})
     (tmp_path / "file").touch()
     user.set(HF_HUB_CACHE=tmp_path / "file" / "hub")
     problem = user.refused("org/name")
@@ -597,9 +583,8 @@ def test_python_api_from_hub(user: User, hub: Hub, tmp_path: Path, monkeypatch: 
     hub.add("org/name", {"name.nemo": NEMO})
     lines: list[str] = []
     transcriber = Transcriber.load("org/name", "cpu", "fp32", say=lines.append)
-    assert [transcript.text for transcript in transcriber.transcribe(FIRST) if isinstance(transcript, Transcript)] == [
-        SENTENCE
-    ]
+    [transcript] = transcriber.transcribe(FIRST)
+    assert isinstance(transcript, Transcript) and transcript.text == SENTENCE
     assert len(lines) == 2 and lines[1].startswith("org/name: downloading name.nemo (2.2 MB, commit")
     for model, problem in (
         ("org/none", "org/none: neither a path here nor a model on the Hugging Face hub"),
@@ -628,7 +613,6 @@ def test_commands_share_messages(user: User, command: tuple, tmp_path: Path, mon
 
 @pytest.mark.posix
 def test_interrupted_download(user: User, hub: Hub) -> None:
-    hub.add("org/name", {"model.nemo": NEMO})
     reached, over = threading.Event(), threading.Event()
 
     def hold(path: str) -> None:

@@ -37,7 +37,10 @@ def test_runs_over_lists(lists: list[Path], tmp_path: Path) -> None:
     out = tmp_path / "out"
     plain = fastscribe("transcribe", FIRST, SECOND, "-m", MODEL, "--ordered", "-q")
     first, second = (json.loads(line)["text"] for line in plain.stdout.splitlines())
-    done = fastscribe("transcribe", *lists, "-m", MODEL, "-o", out, "-f", "jsonl,txt", "--ordered")
+    given, events = ("transcribe", *lists, "-m", MODEL, "-o", out, "-f", "jsonl,txt", "--ordered"), tmp_path / "events"
+    done = fastscribe(*given, "--events", events)
+    told = [json.loads(line) for line in events.read_text().splitlines()]
+    assert [one["listed"] for one in told if one["event"] == "failed"] == [f"{lists[3]}: line 1"]
     assert done.returncode == 1 and f"{lists[3]}: input failed: line 1: a command writes this recording" in done.stderr
     in_tar, of_cut, of_table, failed = (
         json.loads(line) for line in (out / "transcripts.jsonl").read_text().splitlines()
@@ -48,7 +51,7 @@ def test_runs_over_lists(lists: list[Path], tmp_path: Path) -> None:
     assert failed["error"]["type"] == "ManifestError"
     assert (out / "s.tar/x/first.txt").read_text().strip() == first and (out / "cut-1.txt").exists()
     rows = (out / "transcripts.jsonl").read_bytes()
-    again = fastscribe("transcribe", *lists, "-m", MODEL, "-o", out, "-f", "jsonl,txt", "--ordered")
+    again = fastscribe(*given)
     assert "1 failed in an earlier run" in again.stderr and (out / "transcripts.jsonl").read_bytes() == rows
     planned = fastscribe("transcribe", *lists, "-m", MODEL, "--dry-run")
     counts = json.loads(planned.stdout)

@@ -135,6 +135,10 @@ def test_a_wrong_path_that_is_similar_to_a_right_one(clips: Path) -> None:
     """The hint has the name that is there; nothing similar, or nothing wrong about the path: no hint."""
     said = [fastscribe("transcribe", path, "-m", clips).stderr for path in (f"{clips}s", clips / "zzz.m4a", clips)]
     assert f"no such file or folder: did you mean {clips}?" in said[0] and "did you mean" not in said[1] + said[2]
+    wrong = [clips / f"{FIRST.stem}{number}.flac" for number in range(12)]  # beside others that are right
+    lines = fastscribe("transcribe", *wrong, FIRST, "-m", MODEL).stderr.splitlines()
+    hints = [f"did you mean {clips / FIRST.name}?" in line for line in lines if "input failed" in line]
+    assert hints == [True] * 10 + [False] * 2
 
 
 def test_failures_of_earlier_runs_are_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,6 +44,8 @@ def test_a_list_on_stdin_of_a_folder_that_is_elsewhere(tmp_path: Path) -> None:
     done = transcribe(*given, stdin=f"{new}/a.flac\n")
     assert done.returncode == 2 and f"--moved {old}={new} takes the results over" in done.stderr
     assert transcribe(*given, "--moved", f"{old}={new}", stdin=f"{new}/a.flac\n").returncode == 0
+    of_url = transcribe(*given, "--moved", f"{old}=s3://bucket/new", stdin=f"{new}/a.flac\n")
+    assert of_url.returncode == 2 and "takes over results of files alone" in of_url.stderr
     assert len((tmp_path / "out" / "transcripts.jsonl").read_text().splitlines()) == 1
 
 

@@ -241,10 +241,10 @@ def test_references_from_a_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     manifest = write(
         Path("data/m.jsonl"),
-        {"audio_filepath": "a.wav", "text": "A", "speaker": "s"},
-        {"audio_filepath": "/elsewhere/b.wav", "text": "B"},
+        {"audio_filepath": "a.wav", "text": "A", "meta": {"speaker": "s"}},
+        {"audio_filepath": "/elsewhere/b.wav", "text": "B", "meta": "speaker"},
         {"audio_filepath": "c.wav", "text": "C0"},
-        {"audio_filepath": "c.wav", "text": "C1", "offset": 1.5},
+        {"audio_filepath": "c.wav", "text": "C1", "offset": 1.5, "meta.speaker": "t", "meta": {"speaker": "u"}},
         {"audio_filepath": "./a.wav", "text": "again"},
         {"audio_filepath": "unused.wav", "text": "U"},
         {"text": "no path"},
@@ -258,13 +258,13 @@ def test_references_from_a_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         {"audio_filepath": "stranger.wav", "text": "x"},
         {"text": "x"},
     )
-    fields = Fields(group_by=("speaker",))
+    fields = Fields(group_by=("meta.speaker",))
     references = References(str(manifest), fields)
     run = read_run([str(results)], fields, normalizer("none"), references)
     assert [pair[:3] for pair in run.pairs] == [
         ("A", "heard a", ("s",)),
         ("B", "heard b", (None,)),
-        ("C1", "heard c1", (None,)),
+        ("C1", "heard c1", ("t",)),
         ("C0", None, (None,)),
     ]
     assert [str(one) for one in run.problems] == [
@@ -284,7 +284,9 @@ def test_references_by_duration(tmp_path: Path) -> None:
         for seconds in given
     ]
     unusable = [{"audio_filepath": "two.wav", "text": "x", "offset": offset, "duration": 8} for offset in (-1, "a")]
-    references = References(str(write(tmp_path / "m.jsonl", *unusable, *rows, rows[0] | {"text": "again"})), Fields())
+    again = [rows[0] | {"text": "again"}, rows[1] | {"note": "the same text"}, rows[1]]
+    references = References(str(write(tmp_path / "m.jsonl", *unusable, *rows, *again)), Fields())
+    assert references.num_repeated == 2
     assert [str(problem).removeprefix(f"{tmp_path}/m.jsonl: line ") for problem in references.problems] == [
         "1: offset is -1, not a number of seconds from 0",
         "2: offset is 'a', not a number of seconds",

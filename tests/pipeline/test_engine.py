@@ -22,7 +22,7 @@ class FakeRecognizer:
 
     runs_in_parts = True
     device = torch.device("cpu")
-    device_name = "a fake"
+    facts = SimpleNamespace(device_name="a fake")
     sample_rate = 16000
 
     def __init__(self, failures: dict[tuple[str, int], int] | None = None, error: Exception | None = None) -> None:

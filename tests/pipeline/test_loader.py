@@ -425,7 +425,7 @@ def test_caller_waits_only_for_stages_that_it_polls():
         def wait(self, timeout=None):
             raise TimeoutError(timeout)
 
-    one = loader._Loader(loader._BatchFormat(RATE, np.empty, False), None, ahead=1)
+    one = loader._Loader(None, np.empty, None, ahead=1)
     one._wakeup, one._probes, one._reads = Wakeup(), Stage(1, 0.0), Stage(2, 5.0)
     with pytest.raises(TimeoutError, match=r"5\.0"):
         one.pop()

@@ -20,6 +20,8 @@ from fastscribe.results.shards import Shard
 from tests.cli.test_cli import FIRST, MODEL, transcribe
 from tests.conftest import AUDIO
 from tests.helpers.processes import with_pipes
+from tests.helpers.scenes import NO_MODEL
+from tests.helpers.warm_process import WARM
 from tests.report.test_run_page import Page
 
 
@@ -42,11 +44,14 @@ def test_run_and_resume(tmp_path: Path) -> None:
     again = Page(page.read_text()).text
     assert "Earlier runs had done 3 files already, of which 1 had failed" in again
     assert "Of all runs the folder holds 5 files (1 failed)" in again
-    before = page.read_bytes()
+    before, again_with = page.read_bytes(), (*clips, bad, "-m", MODEL, "-o", out, "--report-html")
     assert transcribe(*clips, bad, "-o", out, "--report-html", page).returncode == 3
     assert page.read_bytes() == before  # of the run that did something
-    page.write_bytes(b"")
-    assert transcribe(*clips, bad, "-o", out, "--report-html", page).returncode == 3 and page.stat().st_size
+    page.unlink()
+    idle = WARM.python(f"{NO_MODEL}from fastscribe.cli import main\nmain()", "transcribe", *again_with, page)
+    assert idle.returncode == 3 and not page.exists()
+    why = "is not written, because there was nothing to do; report.json has the earlier numbers"
+    assert idle.stderr.splitlines()[-1] == f"fastscribe: --report-html {page}: {why}"
     assert not list(tmp_path.glob("*.part"))
 
 

@@ -17,8 +17,9 @@ import pytest
 from fastscribe._system import remote
 from fastscribe._system.remote.store import RemoteNotFound, RemoteUnavailable
 from fastscribe._system.text_layout import clean_text
+from fastscribe.audio.failures import to_failure
 from fastscribe.config import OutputStyle
-from fastscribe.errors import OutputError, UsageError
+from fastscribe.errors import AudioError, OutputError, UsageError
 from fastscribe.results.interfaces import Output, OutputRun, check_new_folder
 from fastscribe.results.moved import Moved
 from fastscribe.results.output import JournaledOutput, Totals, open_journaled, read_ledger
@@ -259,8 +260,10 @@ def test_totals_are_of_all_runs(place: Place) -> None:
 
 
 def test_a_store_out_of_reach_is_tried_again_by_the_next_run(place: Place) -> None:
-    out_of_reach = replace(failed("b.wav", 1), error_type=RemoteUnavailable.__name__)
-    assert RemoteUnavailable.may_pass and not RemoteNotFound.may_pass
+    for kind, may_pass in ((RemoteUnavailable, True), (RemoteNotFound, False), (OSError, False)):
+        (error := AudioError("b.wav", "not read")).__cause__ = kind("no answer")
+        assert to_failure(Source("b.wav", "b.wav", "b.wav"), "load", error).may_pass is may_pass
+    out_of_reach = replace(failed("b.wav", 1), may_pass=True)
     for _ in range(2):  # also if it is so again
         with place.opened() as output:
             assert put(output, out_of_reach)

@@ -267,23 +267,43 @@ def test_other_names_need_no_decoding(folder: Path, tmp_path: Path) -> None:
     def export(format: str, *more: Any) -> tuple[Any, ...]:
         return "export", out, "-f", format, *more
 
-    elsewhere = tmp_path / "elsewhere"
-    for command, expected in (
-        ((*given, "--speaker-names", "agent,customer", "-f", "txt"), ["agent", "customer"]),
-        ((*given, "--speaker-names", "Anna,Berta", "-f", "txt"), ["Anna", "Berta"]),
-        ((*given, "-f", "txt,md"), ["Anna", "Berta"]),
-        (export("srt"), ["Anna", "Berta"]),
-        (export("md", "-o", elsewhere), ["Anna", "Berta"]),
-        (export("txt", "--speaker-names", names), ["Eva", "Karl"]),
-        ((*given, "--speaker-names", names, "-f", "txt"), ["Eva", "Karl"]),
-        (export("txt,md"), ["Eva", "Karl"]),
-        (export("txt", "--speaker-names", "none"), ["agent", "customer"]),
-        (export("txt,md"), ["agent", "customer"]),
+    elsewhere, joined = tmp_path / "elsewhere", tmp_path / "joined"
+    other = f"{out}: {{0}}: files with other names of speakers: fastscribe export {out} -f {{0}} makes them anew"
+    inherited = f"{elsewhere}: its files get the names of speakers that {out} was given"
+    for command, expected, lines in (
+        ((*given, "--speaker-names", "agent,customer", "-f", "txt"), ["agent", "customer"], []),
+        ((*given, "--speaker-names", "Anna,Berta", "-f", "txt"), ["Anna", "Berta"], []),
+        ((*given, "-f", "txt,md"), ["Anna", "Berta"], []),
+        (export("srt"), ["Anna", "Berta"], []),
+        (export("jsonl", "-o", elsewhere), [], [inherited]),
+        (("export", elsewhere, "-f", "md"), ["Anna", "Berta"], []),
+        (
+            ("export", out, elsewhere, "-f", "md", "-o", joined),
+            ["agent", "customer"],
+            [f"{out}: the names of speakers that it was given are left out, as several results are joined"],
+        ),
+        (export("txt", "--speaker-names", names), ["Eva", "Karl"], [other.format("srt,md")]),
+        ((*given, "--speaker-names", names, "-f", "txt"), ["Eva", "Karl"], [other.format("srt,md")]),
+        (export("txt,md"), ["Eva", "Karl"], [other.format("srt")]),
+        (
+            export("txt,srt", "--speaker-names", "none"),
+            ["agent", "customer"],
+            [
+                other.format("md"),
+                "--speaker-names none: speakers are called as in the rows: agent, channel 1, customer",
+            ],
+        ),
+        (export("txt,md"), ["agent", "customer"], []),
     ):
         done = fastscribe(*command)
         assert done.returncode == 0, done.stderr
-        place, formats = (elsewhere if "-o" in command[-2:] else out), str(command[command.index("-f") + 1]).split(",")
-        for format in formats:
+        said = [
+            one.removeprefix("fastscribe: ") for one in done.stderr.splitlines() if re.search("names? |names$", one)
+        ]
+        assert [one for one in said if "made files" not in one] == lines, command
+        place = next(Path(one) for one in (joined, elsewhere, out) if one in command)
+        formats = str(command[command.index("-f") + 1]).split(",")
+        for format in (one for one in formats if one != "jsonl" and place != joined):
             assert [speakers(place, name, format) for name in ("call", "copy", "mono")] == [expected, [], []], command
     printed = fastscribe("export", out / "transcripts.jsonl", "-f", "txt").stdout
     assert "\tagent: " in printed and "Karl" not in printed

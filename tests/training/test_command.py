@@ -82,7 +82,7 @@ def test_folder_cleared_after_reading(recipe_file: Path, tmp_path: Path, capsys:
 def test_fine_tuning_the_packaged_model(few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its language model and language stay."""
     monkeypatch.setattr(Trainer, "run", lambda trainer, update: trainer.run_validation() or True)
-    monkeypatch.setattr(Trainer, "_validate", lambda trainer, checkpoint: ValidationResult({}, {}, 0.5, (), {}))
+    monkeypatch.setattr(Trainer, "_validate", lambda trainer, checkpoint: ValidationResult({}, {}, 0.5, {}))
     train(few, tmp_path / "run", "default", 1, "cpu", "fp32", False, False)
     tuned, packaged = read_checkpoint(tmp_path / "run" / "best"), read_checkpoint(PACKAGED)
     assert tuned.tokenizer.pieces == packaged.tokenizer.pieces and tuned.languages == ("en",)

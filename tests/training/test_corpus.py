@@ -36,6 +36,6 @@ def test_rows_come_back(examples: list[Example], data: st.DataObject) -> None:
 
 
 def test_numbers_of_small_vocabularies_take_two_bytes() -> None:
-    assert Examples.of([Example("a", "b", 1.0, tokens=(65_535,))]).tokens.flat.itemsize == 2
-    assert Examples.of([Example("a", "b", 1.0, tokens=(65_536,))]).tokens.flat.itemsize == 4
+    assert Examples.of([Example("a", "b", 1.0, tokens=(65_535,))]).ids.itemsize == 2
+    assert Examples.of([Example("a", "b", 1.0, tokens=(65_536,))]).ids.itemsize == 4
     assert Examples.of([Example("a", "b", 1.0, tokens=(65_536,))])[0].tokens == (65_536,)

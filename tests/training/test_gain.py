@@ -82,7 +82,7 @@ def validations(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     def validate(*given: object) -> ValidationResult:
         counts = counts_of(found.pop(0))
         rate = sum(errors for errors, _ in counts.values()) / 80
-        return ValidationResult({"wer": rate, "exact_wer": rate, "cer": rate}, {}, rate, (), counts)
+        return ValidationResult({"wer": rate, "exact_wer": rate, "cer": rate}, {}, rate, counts)
 
     monkeypatch.setattr(trainer_module, "validate", validate)
     return found

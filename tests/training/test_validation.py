@@ -33,7 +33,7 @@ def test_unreadable_recordings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         loader = AudioDataLoader(examples, 16_000, 0.0, 1, lambda line: None)
         return validate(checkpoint, examples, loader, "cpu", "fp32")
 
-    assert rates_of(examples).rates["wer"] >= 1 and len(rates_of(examples).examples) == 1
+    assert rates_of(examples).rates["wer"] >= 1 and rates_of(examples).counts.keys() == {1}
     with pytest.raises(UsageError, match="none of the 2 recordings to validate with can be read"):
         rates_of([bad, bad])
 
@@ -53,7 +53,7 @@ def test_digital_silence_is_not_decoded(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(Recognizer, "transcribe", counted)
     loader = AudioDataLoader(examples, 16_000, 0.0, 1, lambda line: None)
     found = validate(read_checkpoint(DEMO), examples, loader, "cpu", "fp32")
-    assert given == [1] and len(found.examples) == 2
+    assert given == [1] and found.counts.keys() == {0, 1}
 
 
 def test_weights_rounded_as_saved() -> None:

@@ -1,4 +1,4 @@
-"""The memory that the processes of a run share: batches of samples, and what each helper is working on.
+"""The memory that the processes of a run share: batches of samples.
 
 It has no name: a memfd, or where the system has or allows none a temporary file that is deleted at once. So a container with a
 small /dev/shm has it too, and nothing is left behind, however the processes end. The coordinator alone allocates in it.
@@ -19,18 +19,12 @@ from contextlib import suppress
 from threading import Thread
 from typing import NamedTuple
 
-import numpy as np
-
-from fastscribe.types import Int64Array
-
 _DEVICE_BYTES = 2 << 30  # for each device
 _MEMORY_SHARE = 8  # at most an eighth of the machine's memory
 _MIN_BYTES = 64 << 20
 _DEVICE_PARTS = 8  # of a device that fit: batches that are being read, and at it
 _ALIGN_BYTES = 4096
 _SEGMENT_ALIGN_BYTES = 1 << 16  # a page of any system
-MAX_HELPERS = 4096
-_STATUS_BYTES = 2 * 8 * MAX_HELPERS
 
 
 class SharedFile(NamedTuple):
@@ -88,10 +82,6 @@ class SharedMemory:
         self._pin, self._refused = pin, refused
         return self._pin_segment_of(self.segments[0][0], pin)
 
-    def status(self, helper: int) -> Int64Array:
-        """Return what a helper is working on, [2]: the number of a job, and of an item in it; -1 between jobs."""
-        return np.frombuffer(self._map, np.int64, 2, 16 * helper)
-
     def _pin_segment_of(self, place: int, pin: Callable[[memoryview], int]) -> list[Thread]:
         """Start the thread that pins the segment of a part, if it has none yet."""
 
@@ -135,19 +125,18 @@ class Arena(SharedMemory):
     def __init__(self, num_bytes: int, part_bytes: int | None = None) -> None:
         num_bytes = _aligned(num_bytes)
         self.part_bytes = num_bytes if part_bytes is None else _aligned(min(part_bytes, num_bytes))
-        self.num_bytes = _STATUS_BYTES + num_bytes
+        self.num_bytes = num_bytes
         self.refusal: OSError | None = None
         self._is_file, self._num_used = False, 1  # segments
         self._parts: dict[int, int] = {}  # size by begin, of those that are given away
         self._descriptor, self._path = self._open()
         try:
             os.truncate(self._descriptor, self.num_bytes)
-            self._reserve(0, _STATUS_BYTES + self.part_bytes)
+            self._reserve(0, self.part_bytes)
             super().__init__(SharedFile(self._descriptor, self._path, self.num_bytes, self.part_bytes))
         except BaseException:
             self.close()
             raise
-        np.frombuffer(self._map, np.int64, 2 * MAX_HELPERS)[:] = -1
 
     @classmethod
     def of_machine(cls, total_bytes: int, num_devices: int) -> Arena:
@@ -232,11 +221,10 @@ class Arena(SharedMemory):
 
 def _segments(first_bytes: int, end: int) -> list[tuple[int, int]]:
     """Return begin and end of each segment."""
-    found, begin, size = [], _STATUS_BYTES, first_bytes
+    found, begin, size = [], 0, first_bytes
     while begin < end:
         found.append((begin, min(begin + size, end)))
-        begin = found[-1][1]
-        size = begin - _STATUS_BYTES
+        begin = size = found[-1][1]
     return found
 
 

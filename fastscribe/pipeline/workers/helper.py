@@ -1,8 +1,4 @@
-"""A helper: a process that prepares inputs, reads samples into shared memory and makes texts. It has no model and no torch.
-
-It works on one item after another and says in shared memory which one that is. So the coordinator knows which file kills it,
-or where it stands still, without a message for each.
-"""
+"""A helper: a process that prepares inputs, reads samples into shared memory and makes texts. It has no model and no torch."""
 
 from __future__ import annotations
 
@@ -37,7 +33,6 @@ class _Helper:
     def __init__(self, channel: messages.Channel, start: messages.StartHelper) -> None:
         self._channel = channel
         self._memory = SharedMemory(start.shared)
-        self._status = self._memory.status(start.number)
         self._queued: SimpleQueue[messages.Job | messages.Setup] = SimpleQueue()
         self._stages: dict[messages.Kind, Any] = {}
         self._folder = os.getcwd()
@@ -76,8 +71,6 @@ class _Helper:
             with suppress(OSError):
                 os.chdir(job.folder)
             self._folder = job.folder
-        if job.threads == 1:
-            self._status[1], self._status[0] = 0, job.number
         start = time.process_time()
         call = self._stages[job.kind].opened(self._memory, job.shared)
         if job.threads > 1:
@@ -87,12 +80,8 @@ class _Helper:
                     self._send(messages.Done(job.number, calls[one], [one.result()], 0.0))
             self._send(messages.Done(job.number, len(job.items), [], time.process_time() - start))
             return
-        results = []
-        for position, item in enumerate(job.items):
-            self._status[1] = position
-            results.append(call(item))
+        results = [call(item) for item in job.items]
         self._send(messages.Done(job.number, 0, results, time.process_time() - start))
-        self._status[0] = -1  # if that fails, the last item is to blame
 
     def _send(self, message: object) -> None:
         try:

@@ -1,8 +1,8 @@
 """The helpers of a run, seen from the coordinator: jobs go to the one with the least to do, and no file costs more than itself.
 
-A helper has at most two jobs, so that it never waits for the next. What was in a helper that dies goes to others. Only the item
-that it was working on may be to blame: it is tried again in a job of its own, and given up when it kills a second helper. A
-helper that stands still in an item, such as a file on a lost network mount, is ended, and counts as one that died.
+A helper has at most two jobs, so that it never waits for the next. What was in a helper that dies goes to others. Any item of
+the job that it was working on may be to blame: each is tried again in a job of its own, and given up when it kills a second
+helper. A helper that stands still, such as in a file on a lost network mount, is ended, and counts as one that died.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from threading import Event, RLock, Thread
@@ -22,14 +22,13 @@ from fastscribe.errors import DeviceFailed, RecordingKilledProcess, first_line
 from fastscribe.fast_paths import RefusedPath
 from fastscribe.pipeline.loader import REMOTE_THREADS
 from fastscribe.pipeline.workers import messages
-from fastscribe.pipeline.workers.arena import MAX_HELPERS, Arena
+from fastscribe.pipeline.workers.arena import Arena
 from fastscribe.pipeline.workers.messages import KINDS, Kind
 from fastscribe.pipeline.workers.process import StderrRelay, WorkerProcess, kill_all
 
 MAX_JOBS = 2  # that a helper has
-MAX_DEATHS_OF_ITEM = 2
-STILL_S = 60.0  # without a step, processor time or a byte that is read
-_STILL_WITHOUT_CLOCK_S = 600.0  # where the system shows neither time nor bytes, and an item may have hours of audio
+STILL_S = 60.0  # without the end of a job, processor time or a byte that is read
+_STILL_WITHOUT_CLOCK_S = 600.0  # where the system shows neither time nor bytes, and a job may have hours of audio
 CHECK_INTERVAL_S = 0.25
 _HELD_S = 5.0  # after which a helper that was ended counts as dead though it is still there
 _END_S = 1.0  # for a helper to finish what the end of a run finds it at
@@ -56,7 +55,7 @@ class Job:
         late: Called in any thread when an item is tried again, so that its result comes later than the others.
         is_remote: The items wait for a network, which has time limits of its own: several threads work on them.
         prefers: Number of the helper that has data of the items.
-        deaths: Of helpers that were working on its only item.
+        is_suspect: A helper died while it was working on its only item, among others.
     """
 
     kind: Kind
@@ -66,7 +65,7 @@ class Job:
     late: Callable[[], None] = _ignore
     is_remote: bool = False
     prefers: int | None = None
-    deaths: int = 0
+    is_suspect: bool = False
     number: int = field(default=-1, init=False)
     sent: Sequence[int] = field(default=(), init=False)  # numbers of the items, in the order in which a helper has them
     is_dropped: bool = field(default=False, init=False)  # its run has ended
@@ -75,19 +74,14 @@ class Job:
         """Call no one any more, and give none of it to another helper."""
         self.is_dropped, self.done, self.late = True, _ignore, _ignore
 
-    def rest(self, numbers: Iterable[int], deaths: int = 0) -> Job:
-        """Return a job of some of the items."""
-        return replace(self, items={one: self.items[one] for one in numbers}, deaths=deaths)
-
 
 @dataclass(eq=False)
 class _Helper:
     number: int
-    place: int  # of its status word
     process: WorkerProcess
     jobs: list[Job] = field(default_factory=list)  # in the order in which it works on them
     is_ready: bool = False
-    seen: tuple[int, ...] = ()  # its job, item, and what the system shows of its work, when it was last seen
+    seen: tuple[int, ...] = ()  # its job, and what the system shows of its work, when it was last seen
     still_s: float = 0.0  # since it last moved
     ended_for: str = ""  # why it was ended
     ended_s: float = 0.0  # when
@@ -238,8 +232,7 @@ class HelperPool:
 
     def _start(self) -> None:
         number = next(self._names)
-        place = next(place for place in range(MAX_HELPERS) if all(one.place != place for one in self._helpers))
-        start = messages.StartHelper(self._arena.file, place, self.number, self._is_nice)
+        start = messages.StartHelper(self._arena.file, self.number, self._is_nice)
         try:
             process = WorkerProcess(
                 f"helper-{number}", "helper", start, self._receive, self._relay, _VARIABLES, self._arena.file
@@ -248,8 +241,7 @@ class HelperPool:
             raise DeviceFailed("a helper process", error) from error
         if self._setup is not None:
             process.send(self._setup)
-        self._arena.status(place)[:] = -1
-        self._helpers.append(_Helper(number, place, process))
+        self._helpers.append(_Helper(number, process))
 
     def _receive(self, process: WorkerProcess, message: Any) -> None:
         """Handle a message of a helper, in its own thread."""
@@ -287,7 +279,6 @@ class HelperPool:
     def _died(self, helper: _Helper) -> list[tuple[Job, int, Any]]:
         """Replace a dead helper and hand over its jobs. Return the item that no helper tries again, if any, as a result."""
         reason = helper.ended_for or helper.process.reason()
-        working_on, position = self._arena.status(helper.place).tolist()
         if not helper.is_ready:
             self._failed_starts += 1
             if self._failed_starts >= _MAX_FAILED_STARTS:
@@ -298,20 +289,15 @@ class HelperPool:
                     self._fail(DeviceFailed("a helper process", RuntimeError(f"it {reason} before it could work")))
                 return []
         given_up: list[tuple[Job, int, Any]] = []
-        for job in reversed([one for one in helper.jobs if not one.is_dropped]):
-            queue, left = self._queued[job.kind], list(job.items)
+        for job in [one for one in helper.jobs if not one.is_dropped]:
+            queue = self._queued[job.kind]
             job.late()
-            if job.is_remote and len(left) > 1:  # any of its items may be to blame
-                queue.extendleft(job.rest([one]) for one in reversed(left))
-                continue
-            if job.number == working_on and (item := job.sent[position]) in job.items:
-                left.remove(item)
-                if job.deaths + 1 < MAX_DEATHS_OF_ITEM:
-                    queue.append(job.rest([item], job.deaths + 1))
-                else:
-                    given_up.append((job, item, RecordingKilledProcess(reason)))
-            if left:
-                queue.appendleft(job.rest(left, job.deaths))
+            if job is not helper.jobs[0]:
+                queue.appendleft(job)
+            elif job.is_suspect:
+                given_up = [(job, item, RecordingKilledProcess(reason)) for item in job.items]
+            else:
+                queue.extend(replace(job, items={item: job.items[item]}, is_suspect=True) for item in job.items)
         if helper.is_ready:
             self._say(f"a helper process {reason}; its work goes to others and a new one is started")
         self._replace(helper)
@@ -403,7 +389,7 @@ class HelperPool:
             helper.still_s = 0.0
             return
         work = _work_of(helper.process.pid)
-        seen = (*self._arena.status(helper.place).tolist(), *work)
+        seen = (helper.jobs[0].number, *work)
         helper.still_s = helper.still_s + passed_s if seen == helper.seen else 0.0
         helper.seen = seen
         if helper.still_s > (limit_s := STILL_S if work else _STILL_WITHOUT_CLOCK_S):

@@ -136,10 +136,9 @@ class Results:
 
 @dataclass(frozen=True)
 class StartHelper:
-    """The first message. `number` is the helper's place among the status words (SharedMemory.status)."""
+    """The first message."""
 
     shared: SharedFile
-    number: int
     num_helpers: int
     is_nice: bool = False  # other processes of the run come first
 

@@ -23,7 +23,7 @@ _MIN_SENTENCES, _MAX_SENTENCES = 3, 8
 _MIN_WORDS, _MAX_WORDS = 30, 120  # the fewest before a cut inside a sentence
 _SHORT_S = 30.0  # up to this length a recording is a paragraph, or one a turn
 _LONG_WORD, _WORD_COLUMNS = 30, 4  # a longer "word" is a phrase of a script without spaces, and counts by its columns
-_MARKDOWN = str.maketrans({mark: "\\" + mark for mark in r"\`*_{}[]<>#&|~$^@"})
+_MARKDOWN = re.compile(r"[\\`*_{}[\]<>#|~$^@]|&(?=#?\w+;)")  # & is markup where it begins an entity
 
 
 class Paragraph(NamedTuple):
@@ -57,7 +57,7 @@ def to_md(transcript: Transcript) -> str:
 
 
 def _escaped(text: str) -> str:
-    return clean_text(text).translate(_MARKDOWN)
+    return _MARKDOWN.sub(r"\\\g<0>", clean_text(text))
 
 
 def _clock(time_s: float) -> str:

@@ -63,7 +63,7 @@ def _that_concern(transcript: Transcript, names: SpeakerNames) -> Iterator[tuple
 
 
 class NamesOfNobody:
-    """Finds the names for which no result has a speaker.
+    """Finds the names for which no result has a speaker, and of no names the labels that files have.
 
     Args:
         names: As a command states them.
@@ -78,7 +78,7 @@ class NamesOfNobody:
     def look_at(self, results: Iterable[Transcript | Failure]) -> None:
         """Take in results, up to the one with which all names have a speaker."""
         for result in results:
-            if not self._left:
+            if not self._left and self._names != SpeakerNames():
                 return
             if isinstance(result, Failure):
                 continue
@@ -90,7 +90,11 @@ class NamesOfNobody:
 
     @property
     def lines(self) -> list[str]:
-        """One line if results were looked at and a name has no speaker in any of them."""
+        """One line if results were looked at and a name has no speaker in any of them, or if there are no names."""
+        if self._names == SpeakerNames() and self._labels:
+            return [
+                f"--speaker-names none: speakers are called as in the rows: {first_of(sorted(self._labels), _MAX_LISTED)}"
+            ]
         if not (self._left and self._num):
             return []
         of = [one if isinstance(one, str) else ": ".join(filter(None, one[:2])) for one in self._left]

@@ -31,7 +31,8 @@ from fastscribe.types import (
     Word,
 )
 
-SINGLE_FORMATS = frozenset(("srt", "vtt", "ass", "md", "tsv", "textgrid"))  # a text of them holds one recording
+# A text of them holds one recording.
+SINGLE_FORMATS = frozenset(OUTPUT_FORMATS) - {"jsonl", "json", "txt", "ctm", "rttm"}
 LAID_OUT = frozenset(("srt", "vtt", "ass"))  # options change their layout
 # Keys of a result alone. A manifest row that has them is an earlier run's output, so its values are dropped.
 OWN_KEYS = frozenset(
@@ -216,7 +217,7 @@ def to_tsv(transcript: Transcript) -> str:
     has_speakers = bool(transcript.speakers)
     return ("start\tend\ttext\tspeaker\n" if has_speakers else "start\tend\ttext\n") + "".join(
         f"{_whole_ms(segment.start_s)}\t{_whole_ms(segment.end_s)}\t{clean_text(segment.text)}"
-        + (f"\t{clean_text(str(segment.speaker))}\n" if has_speakers else "\n")
+        + (f"\t{clean_text(segment.speaker or '')}\n" if has_speakers else "\n")
         for segment in transcript.segments
     )
 

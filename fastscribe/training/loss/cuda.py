@@ -1,6 +1,6 @@
 """The recursion on a GPU: pass torch tensors to numba's kernels and launch them.
 
-The counterpart of cpu.py, with the same functions. Numba gets the tensors' memory without a copy, on torch's current
+The counterpart of cpu.py. Numba gets the tensors' memory without a copy, on torch's current
 stream; nothing here waits for the GPU. Importing this file imports no numba; the first loss does, and compiles the kernels
 for the GPU in a second or two.
 
@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -26,9 +25,9 @@ import torch
 from fastscribe.cuda.device import small_to_device
 from fastscribe.errors import UsageError, first_line
 from fastscribe.training.loss import layout
-from fastscribe.training.loss.config import TransducerLossConfig
-from fastscribe.training.loss.cpu import DTYPES, rules_of, steps_of
-from fastscribe.training.loss.recursion import Arcs, Batch, Rules
+from fastscribe.training.loss.cpu import DTYPES
+from fastscribe.training.loss.layout import steps_of
+from fastscribe.training.loss.recursion import Arcs, Batch
 from fastscribe.types import Int64Array
 
 if TYPE_CHECKING:
@@ -46,114 +45,58 @@ _TYPESTRS = {
 }
 
 
-@dataclass(frozen=True)
-class Lattice:
-    """As cpu.Lattice, on the device: the values of the cells as tensors, and again as the arrays that kernels take."""
+class Lattice(layout.Lattice):
+    """A lattice whose kernels run on torch's current stream."""
 
-    batch: Batch
-    config: TransducerLossConfig
-    rules: Rules
-    cells: tuple[torch.Tensor, ...]  # of the arcs, then alpha_C and beta_C
-    log_likelihood_B: torch.Tensor
-    dtype: torch.dtype
-    device_batch: DeviceBatch
-    arcs: Arcs
-    alpha_C: Any
-    beta_C: Any
-    num_rows: int  # of the longest utterance, including padding
+    def read_arcs(self, logits_CW: torch.Tensor) -> None:
+        if num_blocks := len(self.log_likelihood_B) * self._num_rows:
+            with _current(logits_CW.device) as stream:
+                device_batch, arcs, _ = self._arrays
+                kernel = _kernels(DTYPES[self.dtype])["read_arcs"]
+                kernel[num_blocks, (WARP_THREADS, WARPS), stream](
+                    _cells(logits_CW), device_batch, self.rules, arcs, self._num_rows
+                )
 
+    def sum_paths(self) -> None:
+        """Other blocks compute alpha beside beta."""
+        batch_size, max_labels = len(self.log_likelihood_B), int(self.batch.num_labels_B.max(initial=0))
+        if batch_size:
+            with _current(self.log_likelihood_B.device) as stream:
+                device_batch, arcs, sums = self._arrays
+                threads = min(MAX_THREADS, -(-(max_labels + 1) // WARP_THREADS) * WARP_THREADS)
+                kernel = _kernels(DTYPES[self.dtype])["fill_lattices"]
+                kernel[(batch_size, 2 if len(self.alpha_C) else 1), threads, stream](device_batch, arcs, *sums)
 
-def new_lattice(
-    batch: Batch,
-    logits: torch.Tensor,
-    *,
-    num_tokens: int,
-    blank_id: int,
-    config: TransducerLossConfig,
-    wants_gradient: bool = True,
-) -> Lattice:
-    """Allocate the lattice of a batch as cpu.new_lattice does. Raises UsageError if numba cannot use the GPU."""
-    device, num_cells = logits.device, layout.num_cells(batch)
-    num_durations = 0 if config.as_rnnt else len(config.durations)
-    normaliser_C, blank_C, label_C = (torch.empty(num_cells, device=device) for _ in range(3))
-    durations_CK = torch.empty(num_cells, num_durations, device=device)
-    alpha_C, beta_C = (
-        torch.empty(n, dtype=torch.float64, device=device) for n in (num_cells if wants_gradient else 0, num_cells)
-    )
-    log_likelihood_B = torch.empty(len(batch.num_frames_B), dtype=torch.float64, device=device)
-    with _current(device):
-        steps = tuple(as_array(small_to_device(steps_K, device)) for steps_K in steps_of(config))
-        cells = (normaliser_C, blank_C, label_C, durations_CK, alpha_C, beta_C)
-        rules = rules_of(config, num_tokens, blank_id)
-        return _lattice(batch, config, rules, cells, log_likelihood_B, logits.dtype, steps)
+    def write_gradient(self, logits_CW: torch.Tensor, scale_B: torch.Tensor) -> None:
+        if num_blocks := len(scale_B) * self._num_rows:
+            scale_B = scale_B.to(logits_CW.device, torch.float32).contiguous()
+            with _current(logits_CW.device) as stream:
+                device_batch, arcs, sums = self._arrays
+                kernel = _kernels(DTYPES[self.dtype])["write_gradient"]
+                kernel[num_blocks, (WARP_THREADS, WARPS), stream](
+                    _cells(logits_CW), device_batch, self.rules, arcs, *sums, as_array(scale_B), self._num_rows
+                )
 
+    @cached_property
+    def _arrays(self) -> tuple[DeviceBatch, Arcs, tuple[Any, ...]]:
+        """Return the batch, the arcs, and alpha_C, beta_C and log_likelihood_B as the kernels take them.
 
-def _lattice(
-    batch: Batch,
-    config: TransducerLossConfig,
-    rules: Rules,
-    cells: tuple[torch.Tensor, ...],
-    log_likelihood_B: torch.Tensor,
-    dtype: torch.dtype,
-    steps: tuple[Any, ...],
-) -> Lattice:
-    """Add what the kernels take."""
-    *arcs, alpha_C, beta_C = (_cells(x) for x in cells)
-    device_batch, num_rows = _to_device_batch(batch, cells[0].device), int(_rows(batch).max(initial=0))
-    given = (batch, config, rules, cells, log_likelihood_B, dtype)
-    return Lattice(*given, device_batch, Arcs(*arcs, *steps), alpha_C, beta_C, num_rows)
+        The batch and the arcs' steps are copied to the device in one small transfer.
+        """
+        batch = self.batch
+        parts = [batch.first_cell_B, batch.stride_B, _rows(batch), batch.num_frames_B, batch.num_labels_B]
+        parts += [batch.labels_BU.ravel(), *steps_of(self.config)]
+        sent = small_to_device(np.concatenate(parts), self.beta_C.device)
+        *columns, labels, blank_steps_K, label_steps_K = sent.split([len(part) for part in parts])
+        labels_BU = as_array(labels.view(batch.labels_BU.shape))
+        device_batch = _usable().DeviceBatch(*map(as_array, columns), labels_BU)
+        arcs = Arcs._make((*map(_cells, self.arcs), as_array(blank_steps_K), as_array(label_steps_K)))
+        return device_batch, arcs, (_cells(self.alpha_C), _cells(self.beta_C), as_array(self.log_likelihood_B))
 
-
-def frames_of(lattice: Lattice, start: int, stop: int) -> Lattice:
-    """View frames as cpu.frames_of does."""
-    first_cell, batch = layout.frames_of(lattice.batch, start, stop)
-    cells, steps = tuple(x[first_cell:] for x in lattice.cells), lattice.arcs[4:]
-    with _current(cells[0].device):
-        return _lattice(batch, lattice.config, lattice.rules, cells, lattice.log_likelihood_B, lattice.dtype, steps)
-
-
-def read_arcs(lattice: Lattice, logits_CW: torch.Tensor) -> None:
-    """Read the arcs' weights as cpu.read_arcs does."""
-    num_blocks = len(lattice.log_likelihood_B) * lattice.num_rows
-    if num_blocks:
-        with _current(logits_CW.device) as stream:
-            kernel = _kernels(DTYPES[lattice.dtype])["read_arcs"]
-            kernel[num_blocks, (WARP_THREADS, WARPS), stream](
-                _cells(logits_CW), lattice.device_batch, lattice.rules, lattice.arcs, lattice.num_rows
-            )
-
-
-def losses(lattice: Lattice) -> torch.Tensor:
-    """Compute the losses as cpu.losses does, on the device. Other blocks compute alpha beside beta."""
-    batch_size, max_labels = len(lattice.log_likelihood_B), int(lattice.batch.num_labels_B.max(initial=0))
-    if batch_size:
-        with _current(lattice.log_likelihood_B.device) as stream:
-            threads = min(MAX_THREADS, -(-(max_labels + 1) // WARP_THREADS) * WARP_THREADS)
-            directions = 2 if len(lattice.cells[4]) else 1
-            kernel = _kernels(DTYPES[lattice.dtype])["fill_lattices"]
-            sums = (lattice.alpha_C, lattice.beta_C, as_array(lattice.log_likelihood_B))
-            kernel[(batch_size, directions), threads, stream](lattice.device_batch, lattice.arcs, *sums)
-    return (lattice.log_likelihood_B * -(1.0 + lattice.config.fastemit)).float()
-
-
-def write_gradient(lattice: Lattice, logits_CW: torch.Tensor, scale_B: torch.Tensor) -> None:
-    """Write the gradient as cpu.write_gradient does."""
-    num_blocks = len(scale_B) * lattice.num_rows
-    if not num_blocks:
-        return
-    scale_B = scale_B.to(logits_CW.device, torch.float32).contiguous()
-    with _current(logits_CW.device) as stream:
-        sums = (lattice.alpha_C, lattice.beta_C, as_array(lattice.log_likelihood_B))
-        kernel = _kernels(DTYPES[lattice.dtype])["write_gradient"]
-        kernel[num_blocks, (WARP_THREADS, WARPS), stream](
-            _cells(logits_CW),
-            lattice.device_batch,
-            lattice.rules,
-            lattice.arcs,
-            *sums,
-            as_array(scale_B),
-            lattice.num_rows,
-        )
+    @cached_property
+    def _num_rows(self) -> int:
+        """Frames of the longest utterance, including padding."""
+        return int(_rows(self.batch).max(initial=0))
 
 
 def check_usable() -> None:
@@ -264,17 +207,6 @@ def as_array(tensor: torch.Tensor, num_rows: int | None = None) -> Any:
 def _cells(tensor_C: torch.Tensor) -> Any:
     """View cells as an array of one: kernels do not check bounds, and numba keeps every shape it sees for ever."""
     return as_array(tensor_C, 1)
-
-
-def _to_device_batch(batch: Batch, device: torch.device) -> DeviceBatch:
-    """Copy the batch to the device in one small transfer."""
-    columns = (batch.first_cell_B, batch.stride_B, _rows(batch), batch.num_frames_B, batch.num_labels_B)
-    batch_size, num_labels = batch.labels_BU.shape
-    sent = small_to_device(np.concatenate([*columns, batch.labels_BU.ravel()]), device)
-    parts = sent[: 5 * batch_size].view(5, batch_size).unbind(0)
-    labels_BU = sent[5 * batch_size :].view(batch_size, num_labels)
-    device_batch: DeviceBatch = _usable().DeviceBatch(*(as_array(part) for part in parts), as_array(labels_BU))
-    return device_batch
 
 
 def _rows(batch: Batch) -> Int64Array:

@@ -16,31 +16,26 @@ from collections.abc import Iterator
 import torch
 
 from fastscribe.training.loss.config import TransducerLossConfig
+from fastscribe.training.loss.layout import Spoken
 
 
-def losses_and_gradient(
-    logits_BTUW: torch.Tensor,
-    labels_BU: torch.Tensor,
-    frame_lengths_B: torch.Tensor,
-    label_lengths_B: torch.Tensor,
-    blank_id: int,
-    config: TransducerLossConfig,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def losses_and_gradient(logits_BTUW: torch.Tensor, spoken: Spoken) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute float64 losses [B] and the gradient of their sum [B, T, U+1, W].
 
     An utterance without a path of a probability above 0 has an infinite loss and a zero gradient.
 
     Args:
         logits_BTUW: [B, T, U+1, W].
-        config: after resolve_omega.
+        spoken: in these frames.
     """
-    losses = []
+    losses, config = [], spoken.config
     gradient_BTUW = torch.zeros_like(logits_BTUW, dtype=torch.float64)
     for row in range(len(logits_BTUW)):
-        num_frames, num_labels = int(frame_lengths_B[row]), int(label_lengths_B[row])
+        num_frames, num_labels = int(spoken.frame_lengths_B[row]), int(spoken.label_lengths_B[row])
         with torch.enable_grad():
             logits_TUW = logits_BTUW[row, :num_frames, : num_labels + 1].detach().double().requires_grad_()
-            loss = utterance_loss(logits_TUW, labels_BU[row, :num_labels].tolist(), blank_id, config)
+            labels = spoken.labels_BU[row, :num_labels].tolist()
+            loss = utterance_loss(logits_TUW, labels, spoken.blank_id, config)
         if loss.isfinite():
             (gradient_TUW,) = torch.autograd.grad(loss, logits_TUW)
             bound = math.inf if config.clamp is None else config.clamp

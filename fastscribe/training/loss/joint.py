@@ -32,16 +32,15 @@ from fastscribe.families.blocks.transducer import Joint
 from fastscribe.training.loss import cpu, layout
 from fastscribe.training.loss.config import RNNT, TransducerLossConfig
 from fastscribe.training.loss.logits import (
+    OracleLosses,
     check_choices,
     check_integers,
     check_shapes,
     check_tensor,
     compiled_for,
-    divide_by_count,
     draw_config,
     finite_sum,
     reduce_losses,
-    transducer_loss,
 )
 
 # Sizes in lattice nodes and in bytes of their work memory. Groups are filled up to these. A longer utterance is a group by
@@ -53,22 +52,27 @@ _MAX_ELEMENTS = 2**31 - 1  # of a tensor: some kernels count in 32 bits
 ROWS_WIDENED = 1024  # converted to float32 at a time
 ROWS_SUMMED = {torch.float16: 16384}  # per product, whose sums have to fit in float16 (at most 65504)
 ALIGNED_COLUMNS = 8  # a GPU's 16-bit products are fast for rows of whole 16 bytes
-_FUNCTIONS: dict[type, Callable[..., torch.Tensor]] = {
-    nn.ReLU: torch.relu,
-    nn.Tanh: torch.tanh,
-    nn.Sigmoid: torch.sigmoid,
-}
-_ACTIVATE_: dict[Callable[..., torch.Tensor], Callable[..., torch.Tensor]] = {
-    torch.relu: torch.relu_,
-    torch.tanh: torch.tanh_,
-    torch.sigmoid: torch.sigmoid_,
-}
-_ACTIVATION_BACKWARD_: dict[
-    Callable[..., torch.Tensor], Callable[..., torch.Tensor]
-] = {  # in place: gradient above, output of the activation -> gradient below
-    torch.relu: lambda above, y: torch.ops.aten.threshold_backward.grad_input(above, y, 0, grad_input=above),
-    torch.tanh: lambda above, y: torch.ops.aten.tanh_backward.grad_input(above, y, grad_input=above),
-    torch.sigmoid: lambda above, y: torch.ops.aten.sigmoid_backward.grad_input(above, y, grad_input=above),
+
+
+class _Activation(NamedTuple):
+    """The module of an activation, and what computes it in place: forward, and from the gradient above and its output."""
+
+    module: type[nn.Module]
+    forward_: Callable[[torch.Tensor], torch.Tensor]
+    backward_: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+_OPERATORS = torch.ops.aten
+_ACTIVATIONS: dict[Callable[..., torch.Tensor], _Activation] = {
+    torch.relu: _Activation(
+        nn.ReLU, torch.relu_, lambda above, y: _OPERATORS.threshold_backward.grad_input(above, y, 0, grad_input=above)
+    ),
+    torch.tanh: _Activation(
+        nn.Tanh, torch.tanh_, lambda above, y: _OPERATORS.tanh_backward.grad_input(above, y, grad_input=above)
+    ),
+    torch.sigmoid: _Activation(
+        nn.Sigmoid, torch.sigmoid_, lambda above, y: _OPERATORS.sigmoid_backward.grad_input(above, y, grad_input=above)
+    ),
 }
 
 
@@ -124,40 +128,28 @@ def joint_transducer_loss(
     check_choices(reduction, backend)
     check_integers(labels_BU, frame_lengths_B, label_lengths_B)
     _check_inputs(joint, encoded_BTJ, predicted_BUJ)
-    activation = _FUNCTIONS.get(type(joint.activation), joint.activation)
+    activation = next((f for f, one in _ACTIVATIONS.items() if type(joint.activation) is one.module), joint.activation)
     _check_options(activation, max_nodes, dropout, backend)
-    labels_BU, frame_lengths_B, label_lengths_B = layout.on_host(labels_BU, frame_lengths_B, label_lengths_B)
-    shape = (*encoded_BTJ.shape[:2], predicted_BUJ.shape[1], joint.output.out_features)
-    check_shapes(shape, labels_BU, frame_lengths_B, label_lengths_B, blank_id, config)
+    spoken = layout.Spoken._make((*layout.on_host(labels_BU, frame_lengths_B, label_lengths_B), blank_id, config))
+    check_shapes((*encoded_BTJ.shape[:2], predicted_BUJ.shape[1], joint.output.out_features), spoken)
     dtype = logits_dtype or encoded_BTJ.dtype
     if dtype not in cpu.DTYPES and backend != "oracle":
         raise UsageError(f"logits_dtype must be float32, float16 or bfloat16, not {dtype}")
-    config = draw_config(config, generator)
+    spoken = spoken._replace(config=draw_config(config, generator))
     if backend == "oracle":
         hidden_BTUJ = F.dropout(joint.activation(encoded_BTJ[:, :, None] + predicted_BUJ[:, None]), dropout)
-        targets = (labels_BU, frame_lengths_B, label_lengths_B)
-        losses_B = transducer_loss(
-            joint.output(hidden_BTUJ), *targets, blank_id=blank_id, config=config, reduction="none", backend=backend
-        )
-        return _with_losses_out(losses_out_B, losses_B, reduce_losses(losses_B, label_lengths_B, reduction))
-    work = _GroupInputs(
-        labels_BU, frame_lengths_B, label_lengths_B, blank_id, config, activation, max_nodes, dtype, dropout
-    )
-    tensors = (encoded_BTJ, predicted_BUJ, joint.output.weight, joint.output.bias)
-    if not torch.is_grad_enabled() or not any(x.requires_grad for x in tensors):
-        losses_B = _losses_and_gradients(work, tensors, wants_gradient=False)[0]
-        return _with_losses_out(losses_out_B, losses_B, reduce_losses(losses_B, label_lengths_B, reduction))
-    if reduction == "none":
-        raise UsageError('reduction "none" has no gradient here: reduce, or call it under torch.no_grad()')
-    total, losses_B = _JointLosses.apply(work, *tensors)  # type: ignore[no-untyped-call]  # torch's own apply
-    return _with_losses_out(losses_out_B, losses_B, divide_by_count(total, losses_B, label_lengths_B, reduction))
-
-
-def _with_losses_out(losses_out_B: torch.Tensor | None, losses_B: torch.Tensor, loss: torch.Tensor) -> torch.Tensor:
-    """Return the loss, and copy the utterances' losses to the caller's tensor."""
+        losses_B = OracleLosses.apply(joint.output(hidden_BTUJ), spoken)  # type: ignore[no-untyped-call]  # torch's own apply
+        total = finite_sum(losses_B)
+    else:
+        tensors = (encoded_BTJ, predicted_BUJ, joint.output.weight, joint.output.bias)
+        wants_gradient = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+        if wants_gradient and reduction == "none":
+            raise UsageError('reduction "none" has no gradient here: reduce, or call it under torch.no_grad()')
+        work = _Work(spoken, _ACTIVATIONS[activation], max_nodes, dtype, dropout, wants_gradient)
+        total, losses_B = _JointLosses.apply(work, *tensors)  # type: ignore[no-untyped-call]
     if losses_out_B is not None:
         losses_out_B.copy_(losses_B.detach())
-    return loss
+    return reduce_losses(total, losses_B, spoken, reduction)
 
 
 def _check_inputs(joint: Joint, encoded_BTJ: torch.Tensor, predicted_BUJ: torch.Tensor) -> None:
@@ -186,32 +178,41 @@ def _check_options(
         raise UsageError(f"max_nodes must be 1 or more lattice nodes, or None; not {max_nodes!r}")
     if not 0 <= dropout < 1:
         raise UsageError(f"dropout must be 0 or more and below 1, not {dropout!r}")
-    if activation not in _ACTIVATE_ and backend != "oracle":
-        known = ", ".join(f"torch.{one.__name__}" for one in _ACTIVATE_)
+    if activation not in _ACTIVATIONS and backend != "oracle":
+        known = ", ".join(f"torch.{one.__name__}" for one in _ACTIVATIONS)
         raise UsageError(f"the joint's activation must be one of {known}, not {activation!r}")
 
 
 @dataclass(frozen=True)
-class _GroupInputs:
+class _Work:
     """The groups' common inputs besides the four tensors."""
 
-    labels_BU: torch.Tensor
-    frame_lengths_B: torch.Tensor
-    label_lengths_B: torch.Tensor
-    blank_id: int
-    config: TransducerLossConfig
-    activation: Callable[[torch.Tensor], torch.Tensor]
+    spoken: layout.Spoken
+    activation: _Activation
     max_nodes: int | None
     dtype: torch.dtype
     dropout: float
+    wants_gradient: bool
 
 
 class _JointLosses(torch.autograd.Function):
     """Sum of the finite losses, and all of them; the context keeps the four tensors' gradients of the sum."""
 
     @staticmethod
-    def forward(ctx: Any, work: _GroupInputs, *tensors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        losses_B, ctx.gradients = _losses_and_gradients(work, tensors, wants_gradient=True)
+    def forward(ctx: Any, work: _Work, *tensors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        encoded_BTJ, _, weight_WJ, bias_W = tensors
+        losses_B = torch.zeros(len(encoded_BTJ), device=encoded_BTJ.device)
+        gradients = _Gradients.zeros(*tensors) if work.wants_gradient else None
+        sizes = (weight_WJ.shape[1], len(weight_WJ), work.dtype.itemsize, work.max_nodes)
+        limits = group_limits(encoded_BTJ.device.type, *sizes)
+        groups = _groups(work.spoken.frame_lengths_B.tolist(), work.spoken.label_lengths_B.tolist(), limits)
+        most_nodes = max((block[-1].stop for group in groups for block in group), default=0)
+        forward = _Forward.allocate(work, tensors, most_nodes)
+        with torch.autocast(encoded_BTJ.device.type, enabled=False):
+            for group in groups:
+                rows = slice(group[0][0].row, group[-1][-1].row + 1)
+                losses_B[rows] = _group_losses(work, group, rows, forward, gradients)
+        ctx.gradients = () if gradients is None else gradients.to_input_dtypes(weight_WJ, bias_W)
         ctx.mark_non_differentiable(losses_B)
         return finite_sum(losses_B), losses_B
 
@@ -224,55 +225,29 @@ class _JointLosses(torch.autograd.Function):
         return (None, *(gradient.mul_(scale[0]) for gradient in gradients))
 
 
-@torch.no_grad()
-def _losses_and_gradients(
-    work: _GroupInputs, tensors: tuple[torch.Tensor, ...], wants_gradient: bool
-) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-    """Return losses [B] and the gradients of their sum, each in its tensor's dtype; no gradients if not wanted."""
-    encoded_BTJ, predicted_BUJ, weight_WJ, bias_W = tensors
-    losses_B = torch.zeros(len(encoded_BTJ), device=encoded_BTJ.device)
-    gradients = _Gradients.zeros(encoded_BTJ, predicted_BUJ, weight_WJ, bias_W) if wants_gradient else None
-    limits = group_limits(
-        encoded_BTJ.device.type, weight_WJ.shape[1], len(weight_WJ), work.dtype.itemsize, work.max_nodes
-    )
-    groups = _groups(work.frame_lengths_B.tolist(), work.label_lengths_B.tolist(), limits)
-    forward = _Forward.allocate(work, tensors, max((block[-1].stop for group in groups for block in group), default=0))
-    with torch.autocast(encoded_BTJ.device.type, enabled=False):
-        for group in groups:
-            rows = slice(group[0][0].row, group[-1][-1].row + 1)
-            losses_B[rows] = _group_losses(work, group, rows, forward, gradients)
-    return losses_B, () if gradients is None else gradients.to_input_dtypes(weight_WJ, bias_W)
-
-
 def _group_losses(
-    work: _GroupInputs, group: _Group, rows: slice, forward: _Forward, gradients: _Gradients | None
+    work: _Work, group: _Group, rows: slice, forward: _Forward, gradients: _Gradients | None
 ) -> torch.Tensor:
     """Return the losses of a group's rows, and add their gradients if wanted. The lattice is freed with the call."""
-    compiled = compiled_for(forward.logits_CW.device)
-    batch = layout.packed(work.frame_lengths_B[rows], work.label_lengths_B[rows], work.labels_BU[rows])
-    lattice = compiled.new_lattice(
-        batch,
-        forward.logits_CW,
-        num_tokens=forward.num_outputs - len(work.config.durations),
-        blank_id=work.blank_id,
-        config=work.config,
-        wants_gradient=gradients is not None,
+    spoken, num_tokens = work.spoken.of(rows), forward.num_outputs - len(work.spoken.config.durations)
+    lattice: layout.Lattice = compiled_for(forward.logits_CW.device).Lattice.of(
+        layout.packed(spoken), spoken, forward.logits_CW, num_tokens, work.wants_gradient
     )
     parts, kept = [lattice], []
     if len(group) > 1:
-        parts = [compiled.frames_of(lattice, span.first_frame, span.stop_frame) for (span,) in group]
+        parts = [lattice.frames(span.first_frame, span.stop_frame) for (span,) in group]
     for block, part in zip(group, parts, strict=True):
         hidden, logits, mask = forward(block)
         kept.append(mask)
-        compiled.read_arcs(part, logits)
-    losses_B: torch.Tensor = compiled.losses(lattice)
+        part.read_arcs(logits)
+    losses_B = lattice.losses()
     if gradients is None:
         return losses_B
-    scale_B, labels_UJ = torch.ones(len(batch.num_frames_B), device=losses_B.device), None
+    scale_B, labels_UJ = torch.ones(len(losses_B), device=losses_B.device), None
     for block, part, mask in zip(reversed(group), reversed(parts), reversed(kept), strict=True):
         if block is not group[-1]:
             hidden, logits, _ = forward(block, mask)
-        compiled.write_gradient(part, logits, scale_B)
+        part.write_gradient(logits, scale_B)
         gradients.add_output(logits, hidden)
         below = forward.backward(hidden, logits, mask)
         labels_UJ = gradients.add_inputs(block, below, labels_UJ)
@@ -369,7 +344,7 @@ def _groups(frames_B: list[int], labels_B: list[int], limits: GroupLimits) -> li
 class _Forward:
     """The joint network on one block after the other, in buffers that all of them share."""
 
-    work: _GroupInputs
+    work: _Work
     encoded_BTJ: torch.Tensor
     predicted_BUJ: torch.Tensor
     weight_WJ: torch.Tensor
@@ -380,7 +355,7 @@ class _Forward:
     num_outputs: int  # without padding
 
     @classmethod
-    def allocate(cls, work: _GroupInputs, tensors: tuple[torch.Tensor, ...], max_nodes: int) -> _Forward:
+    def allocate(cls, work: _Work, tensors: tuple[torch.Tensor, ...], max_nodes: int) -> _Forward:
         """Convert the output layer, and make room for blocks of up to `max_nodes`."""
         encoded_BTJ, predicted_BUJ, weight_WJ, bias_W = tensors
         hidden_CJ, below_CJ = (weight_WJ.new_empty(max_nodes, weight_WJ.shape[1], dtype=work.dtype) for _ in range(2))
@@ -402,7 +377,7 @@ class _Forward:
             encoded_T1J = self.encoded_BTJ[span.row, frames, None].to(self.work.dtype)
             predicted_UJ = self.predicted_BUJ[span.row, columns].to(self.work.dtype)
             torch.add(encoded_T1J, predicted_UJ, out=span.of(hidden_CJ))
-        _ACTIVATE_[self.work.activation](hidden_CJ)
+        self.work.activation.forward_(hidden_CJ)
         if dropout:
             if mask_CJ is None:
                 mask_CJ = torch.rand_like(hidden_CJ, dtype=torch.float32) >= dropout
@@ -421,7 +396,7 @@ class _Forward:
         if mask_CJ is not None:
             below_CJ.mul_(mask_CJ).mul_(1 / (1 - dropout))
             hidden_CJ.mul_(1 - dropout)
-        _ACTIVATION_BACKWARD_[self.work.activation](below_CJ, hidden_CJ)
+        self.work.activation.backward_(below_CJ, hidden_CJ)
         return below_CJ
 
 

@@ -60,14 +60,13 @@ def transducer_loss(
     check_choices(reduction, backend)
     check_tensor("logits", logits_BTUV)
     check_integers(labels_BU, frame_lengths_B, label_lengths_B)
-    labels_BU, frame_lengths_B, label_lengths_B = layout.on_host(labels_BU, frame_lengths_B, label_lengths_B)
-    check_shapes(logits_BTUV.shape, labels_BU, frame_lengths_B, label_lengths_B, blank_id, config)
+    spoken = layout.Spoken._make((*layout.on_host(labels_BU, frame_lengths_B, label_lengths_B), blank_id, config))
+    check_shapes(logits_BTUV.shape, spoken)
     if logits_BTUV.dtype not in cpu.DTYPES and not (backend == "oracle" and logits_BTUV.is_floating_point()):
         raise UsageError(f"logits must be float32, float16 or bfloat16, not {logits_BTUV.dtype}")
-    config = draw_config(config, generator)
-    losses: type[Any] = _OracleLosses if backend == "oracle" else _NumbaLosses
-    losses_B = losses.apply(logits_BTUV, labels_BU, frame_lengths_B, label_lengths_B, blank_id, config)
-    return reduce_losses(losses_B, label_lengths_B, reduction)
+    losses: type[Any] = OracleLosses if backend == "oracle" else _NumbaLosses
+    losses_B = losses.apply(logits_BTUV, spoken._replace(config=draw_config(config, generator)))
+    return reduce_losses(finite_sum(losses_B), losses_B, spoken, reduction)
 
 
 def draw_config(config: TransducerLossConfig, generator: torch.Generator | None) -> TransducerLossConfig:
@@ -75,36 +74,29 @@ def draw_config(config: TransducerLossConfig, generator: torch.Generator | None)
     return config.resolve_omega(float(torch.rand((), generator=generator))) if config.omega else config
 
 
-def reduce_losses(losses_B: torch.Tensor, label_lengths_B: torch.Tensor, reduction: str) -> torch.Tensor:
-    """Reduce the losses [B] to a scalar; "none" returns them unchanged."""
-    return (
-        losses_B if reduction == "none" else divide_by_count(finite_sum(losses_B), losses_B, label_lengths_B, reduction)
-    )
-
-
 def finite_sum(losses_B: torch.Tensor) -> torch.Tensor:
     """Sum of the losses that are not infinite. NaN propagates."""
     return losses_B.masked_fill(losses_B.isposinf(), 0.0).sum()
 
 
-def divide_by_count(
-    total: torch.Tensor, losses_B: torch.Tensor, label_lengths_B: torch.Tensor, reduction: str
-) -> torch.Tensor:
-    """Divide `total` (finite_sum) by the number of utterances or labels that have a path, at least 1.
+def reduce_losses(total: torch.Tensor, losses_B: torch.Tensor, spoken: layout.Spoken, reduction: str) -> torch.Tensor:
+    """Return the losses [B] for "none", else `total` (finite_sum), divided by the utterances or labels that have a path.
 
-    Infinite if no utterance of a batch has a path. label_lengths_B is on the host; nothing waits for a GPU.
+    Infinite if no utterance of a batch has a path. Lengths are on the host; nothing waits for a GPU.
     """
+    if reduction == "none":
+        return losses_B
     has_path_B = ~losses_B.detach().isposinf()
     if reduction == "mean":
         total = total / has_path_B.sum().clamp(min=1)
     elif reduction == "mean_volume":
-        lengths_B = small_to_device(label_lengths_B, losses_B.device)
+        lengths_B = small_to_device(spoken.label_lengths_B, losses_B.device)
         total = total / (lengths_B * has_path_B).sum().clamp(min=1)
     return total.masked_fill(~has_path_B.any(), math.inf) if len(losses_B) else total
 
 
 def compiled_for(device: torch.device) -> ModuleType:
-    """Return cpu.py or cuda.py, which have the same functions. Raises UsageError for another device."""
+    """Return cpu.py or cuda.py, each with its Lattice. Raises UsageError for another device."""
     if device.type not in ("cpu", "cuda"):
         raise UsageError(f"the transducer loss runs on a CPU or a CUDA GPU, not on {device.type}")
     return cuda if device.type == "cuda" else cpu
@@ -132,15 +124,9 @@ def check_integers(labels_BU: torch.Tensor, frame_lengths_B: torch.Tensor, label
             raise UsageError(f"{name} must be integers, not {x.dtype}")
 
 
-def check_shapes(
-    shape_BTUW: torch.Size | tuple[int, int, int, int],
-    labels_BU: torch.Tensor,
-    frame_lengths_B: torch.Tensor,
-    label_lengths_B: torch.Tensor,
-    blank_id: int,
-    config: TransducerLossConfig,
-) -> None:
+def check_shapes(shape_BTUW: torch.Size | tuple[int, int, int, int], spoken: layout.Spoken) -> None:
     """Raise UsageError that names the first argument that does not fit."""
+    labels_BU, frame_lengths_B, label_lengths_B, blank_id, config = spoken
     if len(shape_BTUW) != 4:
         raise UsageError(f"logits must be [batch, frames, labels + 1, tokens], not of shape {tuple(shape_BTUW)}")
     batch_size, num_frames, num_columns, width = shape_BTUW
@@ -166,20 +152,10 @@ def check_shapes(
         raise UsageError(f"labels must be among {num_tokens} tokens and not blank ({blank_id})")
 
 
-class _OracleLosses(torch.autograd.Function):
+class OracleLosses(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        logits_BTUV: torch.Tensor,
-        labels_BU: torch.Tensor,
-        frame_lengths_B: torch.Tensor,
-        label_lengths_B: torch.Tensor,
-        blank_id: int,
-        config: TransducerLossConfig,
-    ) -> torch.Tensor:
-        losses_B, gradient_BTUV = definition.losses_and_gradient(
-            logits_BTUV, labels_BU, frame_lengths_B, label_lengths_B, blank_id, config
-        )
+    def forward(ctx: Any, logits_BTUV: torch.Tensor, spoken: layout.Spoken) -> torch.Tensor:
+        losses_B, gradient_BTUV = definition.losses_and_gradient(logits_BTUV, spoken)
         ctx.save_for_backward(gradient_BTUV)
         ctx.dtype = logits_BTUV.dtype
         return losses_B.to(torch.float64 if logits_BTUV.dtype == torch.float64 else torch.float32)
@@ -187,41 +163,26 @@ class _OracleLosses(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *scale: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (gradient_BTUV,) = ctx.saved_tensors
-        return (gradient_BTUV * scale[0].double()[:, None, None, None]).to(ctx.dtype), None, None, None, None, None
+        return (gradient_BTUV * scale[0].double()[:, None, None, None]).to(ctx.dtype), None
 
 
 class _NumbaLosses(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        logits_BTUV: torch.Tensor,
-        labels_BU: torch.Tensor,
-        frame_lengths_B: torch.Tensor,
-        label_lengths_B: torch.Tensor,
-        blank_id: int,
-        config: TransducerLossConfig,
-    ) -> torch.Tensor:
+    def forward(ctx: Any, logits_BTUV: torch.Tensor, spoken: layout.Spoken) -> torch.Tensor:
         _, num_rows, num_columns, width = logits_BTUV.shape
-        batch = layout.padded(frame_lengths_B, label_lengths_B, labels_BU, num_rows, num_columns)
-        logits_BTUV = logits_BTUV.contiguous()
-        compiled = compiled_for(logits_BTUV.device)
-        ctx.lattice = compiled.new_lattice(
-            batch,
-            logits_BTUV,
-            num_tokens=width - len(config.durations),
-            blank_id=blank_id,
-            config=config,
-            wants_gradient=ctx.needs_input_grad[0],
+        batch, logits_BTUV = layout.padded(spoken, num_rows, num_columns), logits_BTUV.contiguous()
+        num_tokens, wants_gradient = width - len(spoken.config.durations), ctx.needs_input_grad[0]
+        lattice: layout.Lattice = compiled_for(logits_BTUV.device).Lattice.of(
+            batch, spoken, logits_BTUV, num_tokens, wants_gradient
         )
-        compiled.read_arcs(ctx.lattice, logits_BTUV.view(-1, width))
-        losses_B: torch.Tensor = compiled.losses(ctx.lattice)
+        lattice.read_arcs(logits_BTUV.view(-1, width))
+        ctx.lattice = lattice
         ctx.save_for_backward(logits_BTUV)
-        return losses_B
+        return lattice.losses()
 
     @staticmethod
     def backward(ctx: Any, *scale: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (logits_BTUV,) = ctx.saved_tensors
         gradient_BTUV = logits_BTUV.clone(memory_format=torch.contiguous_format)
-        gradient_CW = gradient_BTUV.view(-1, gradient_BTUV.shape[3])
-        compiled_for(logits_BTUV.device).write_gradient(ctx.lattice, gradient_CW, scale[0])
-        return gradient_BTUV, None, None, None, None, None
+        ctx.lattice.write_gradient(gradient_BTUV.view(-1, gradient_BTUV.shape[3]), scale[0])
+        return gradient_BTUV, None

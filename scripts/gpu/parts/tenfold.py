@@ -104,7 +104,7 @@ def _rung(
     else:
         built = ladder.build(shipped, read_checkpoint(part.model(shape)), rung)
         row = ladder.measure(built, batches, rung, _PASSES)
-    device_name = shipped._recognizer.device_name
+    device_name = shipped._recognizer.facts.device_name
     about = {"side": rung.side, "family": _family(shape), "clips": len(clips), "device_name": device_name}
     wall_s = row["audio_s"] / row["rtfx"]
     most_rows = max(len(batch.utterances) for batch in batches)

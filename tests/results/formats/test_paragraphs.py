@@ -113,7 +113,7 @@ def test_no_word_is_lost_and_no_paragraph_too_long(spoken: list[tuple[str, float
         assert len(one.split()) <= 120 or one.count("b.") <= 1
 
 
-HOSTILE = "# <script>alert(1)</script> *a* _b_ `c` [x](y) ![z](w) {#id} $m$ ~s~ ^n^ | a & &amp; @cite \\ -- 1. + -"
+HOSTILE = "# <script>alert(1)</script> *a* _b_ `c` [x](y) ![z](w) {#id} $m$ ~s~ ^n^ | a &amp; &#35; @cite \\ -- 1. + -"
 
 
 def test_markdown_has_a_heading_times_and_escaped_text() -> None:
@@ -125,6 +125,7 @@ def test_markdown_has_a_heading_times_and_escaped_text() -> None:
     assert [part.content for part in text] == [f"[00:00] {HOSTILE}"], "text alone, no markup"
     assert not re.search(r"(?<!\\)(\\\\)*[`*_{}<>#&|~$^@]", written.partition("\n")[2]), "of other dialects neither"
     assert to_md(transcript([], "")) == "# talk.mp3 (10:00)\n"
+    assert to_md(transcript(said(("R&D at A & B.", 0.0)))).endswith("[00:00] R&D at A & B.\n")
 
 
 def test_a_text_that_is_not_its_words_stays_whole() -> None:

@@ -215,6 +215,8 @@ def test_clock_counts_past_a_day() -> None:
 def test_tsv_equals_whispers() -> None:
     assert to_tsv(TRANSCRIPT) == "start\tend\ttext\n80\t1200\tHello <b>& world.\n"
     assert to_tsv(one_word("a\tb\nc")) == "start\tend\ttext\n0\t1000\ta b c\n"
+    of_nobody = to_tsv(replace(TRANSCRIPT, speakers=("Ann",)))  # a segment of a dialogue without a speaker
+    assert of_nobody == "start\tend\ttext\tspeaker\n80\t1200\tHello <b>& world.\t\n"
 
 
 def test_ctm_has_six_fields_a_word() -> None:
@@ -315,7 +317,7 @@ def test_webvtt_reads_vtt_back(texts: list[str], style: SubtitleStyle) -> None:
 def names_in(path: str, line: str) -> set[str]:
     """The words of the first line of a file that has `line` in it."""
     lines = (ROOT / path).read_text(encoding="utf-8").splitlines()
-    return set(re.findall("[a-z]+", next(one for one in lines if line in one)))
+    return set(re.findall("[a-z0-9]+", next(one for one in lines if line in one)))
 
 
 @pytest.mark.parametrize(
@@ -334,7 +336,7 @@ def test_an_output_format_is_in_every_list(path: str, line: str) -> None:
 def named_in_table(path: str, header: str) -> dict[str, str]:
     """The rows of a table of formats, by the formats that the first column names."""
     table = (ROOT / path).read_text(encoding="utf-8").partition(header)[2].partition("\n\n")[0]
-    return {name: row for row in table.splitlines()[2:] for name in re.findall("`([a-z]+)`", row.split("|")[1])}
+    return {name: row for row in table.splitlines()[2:] for name in re.findall("`([a-z0-9]+)`", row.split("|")[1])}
 
 
 def test_the_guide_to_speakers_says_how_an_output_format_names_them() -> None:

@@ -23,6 +23,7 @@ from fastscribe.errors import UsageError
 from fastscribe.families.blocks.transducer import Joint
 from fastscribe.training import TransducerLossConfig, joint_transducer_loss, transducer_loss
 from fastscribe.training.loss import definition, joint, recursion
+from fastscribe.training.loss.layout import Spoken
 from tests.conftest import torch_threads
 
 RNNT = TransducerLossConfig()
@@ -114,7 +115,7 @@ def test_definition_sums_all_paths(config: TransducerLossConfig) -> None:
 def test_definition_gradient(config: TransducerLossConfig) -> None:
     tensors = example(4, [3, 6], [2, 1], 4, 2, len(config.durations))
     logits_BTUV, rest = tensors[0].double(), tensors[1:]
-    losses_B, gradient_BTUV = definition.losses_and_gradient(logits_BTUV, *rest, 2, config)
+    losses_B, gradient_BTUV = definition.losses_and_gradient(logits_BTUV, Spoken(*rest, 2, config))
     assert losses_B.isfinite().any()
     places = list(itertools.product(*map(range, logits_BTUV.shape)))
     for place in random.Random(0).sample(places, 24):
@@ -124,10 +125,9 @@ def test_definition_gradient(config: TransducerLossConfig) -> None:
             continue
         step_BTUV = torch.zeros_like(logits_BTUV)
         step_BTUV[place] = 1e-5
+        alone = Spoken(*rest, 2, config).of(slice(row, row + 1))
         above, below = (
-            definition.losses_and_gradient(
-                *(tensor[row : row + 1] for tensor in (logits_BTUV + sign * step_BTUV, *rest)), 2, config
-            )[0]
+            definition.losses_and_gradient((logits_BTUV + sign * step_BTUV)[row : row + 1], alone)[0]
             for sign in (1, -1)
         )
         assert float(above - below) / 2e-5 == pytest.approx(float(gradient_BTUV[place]), abs=1e-8)
