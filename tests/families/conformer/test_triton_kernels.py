@@ -83,10 +83,10 @@ def check_subsampling(
 @needs_triton
 @pytest.mark.skipif(torch.cuda.is_available(), reason="Triton works here")
 def test_fallback_if_triton_fails() -> None:
-    operations, reason = choose_operations(model_config(), torch.float32, torch.device("cpu"))
+    operations, refused = choose_operations(model_config(), torch.float32, torch.device("cpu"))
     assert operations is TORCH
-    assert reason is not None and reason.startswith("Triton fails on this device (")
-    assert "\n" not in reason
+    assert refused is not None and refused.startswith("Triton kernels are unavailable (Triton fails on this device (")
+    assert "\n" not in refused
 
 
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(TORCH)])
@@ -334,8 +334,8 @@ class TestOnTheDevice:
     @pytest.mark.parametrize(("width", "heads"), [(512, 8), (1024, 8)])
     def test_a_model_s_operations_are_right(self, dtype: torch.dtype, changes: dict, width: int, heads: int) -> None:
         config = model_config(d_model=width, num_heads=heads, conv_kernel=9, **changes)
-        operations, reason = choose_operations(config, dtype, torch.device("cuda"), adds_products=True)
-        assert reason is None
+        operations, refused = choose_operations(config, dtype, torch.device("cuda"), adds_products=True)
+        assert refused is None
         assert operations is not TORCH
 
     def test_offsets_beyond_32_bits(self, triton: Operations) -> None:
