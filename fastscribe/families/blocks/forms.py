@@ -61,5 +61,5 @@ def linear_from(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Li
 
 def joined(*parts: nn.Linear) -> nn.Linear:
     """Make a layer with the outputs of several layers of one input, one behind the other."""
-    biases = [part.bias for part in parts if part.bias is not None]
-    return linear_from(torch.cat([part.weight for part in parts]), torch.cat(biases) if biases else None)
+    biases = tuple(part.bias for part in parts if part.bias is not None)
+    return linear_from(torch.cat(tuple(part.weight for part in parts)), torch.cat(biases) if biases else None)

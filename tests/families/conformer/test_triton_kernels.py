@@ -12,6 +12,7 @@ import inspect
 import math
 import os
 import sys
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -131,26 +132,27 @@ def test_added_variants_only_for_fp8(name: str) -> None:
         find_wrong_operation(broken, model_config(), torch.float32, cpu, adds_products=True)
 
 
+def prepare_for_gpu(dtype: str, say: Callable[[str], None]) -> None:
+    encoder = random_encoder(small_config())
+    encoder.optimise_()
+    model: Any = SimpleNamespace(config=SimpleNamespace(encoder=small_config()), encoder=encoder)
+    model_building._prepare_for_gpu_(model, dtype, say)
+
+
 @pytest.mark.parametrize(("dtype", "adds"), [("bf16", False), ("fp32", False), ("fp8", True)])
 def test_dtype_selects_variants(monkeypatch: pytest.MonkeyPatch, dtype: str, adds: bool) -> None:
     """Runs on a simulated device: the CPU, without kernel selection and quantisation."""
     requests: list[bool] = []
     monkeypatch.setattr(fused_layers, "choose_operations", lambda *given: requests.append(given[3]) or (TORCH, None))
     monkeypatch.setattr("fastscribe.families.blocks.fp8.quantise_fp8_", lambda encoder: None)
-    encoder = random_encoder(small_config())
-    encoder.optimise_()
-    model: Any = SimpleNamespace(config=SimpleNamespace(encoder=small_config()), encoder=encoder)
-    model_building._prepare_for_gpu_(model, dtype, print)
+    prepare_for_gpu(dtype, print)
     assert requests == [adds]
 
 
 def test_a_refusal_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fastscribe.families.conformer.triton_kernels", None)
-    encoder = random_encoder(small_config())
-    encoder.optimise_()
-    model: Any = SimpleNamespace(config=SimpleNamespace(encoder=small_config()), encoder=encoder)
     heard = RefusedPaths(lambda line: None)
-    model_building._prepare_for_gpu_(model, "fp32", heard)
+    prepare_for_gpu("fp32", heard)
     assert heard.reasons.keys() == {"triton"} and heard.reasons["triton"].startswith("Triton cannot be imported (")
 
 
