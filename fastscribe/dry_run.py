@@ -82,16 +82,6 @@ class _Listing:
     num_stated: int = 0
 
 
-@dataclass
-class _Plans:
-    """The batches of some inputs."""
-
-    utterances: int = 0
-    batches: int = 0
-    real: int = 0
-    padded: int = 0
-
-
 def estimate_run(
     transcriber: Transcriber,
     inputs: Iterable[str],
@@ -114,7 +104,13 @@ def estimate_run(
         opened, usable = sum(map(len, windows)), [item for window in windows for item in _usable(window)]
         if opened < listing.num:  # else the batches are those of the run
             windows = [[*usable] * max(1, min(listing.num, transcriber.options.window) // max(1, opened))]
-        samples, plans = _planned(run, windows)
+        plans = [
+            list(run.plan([one for item in _usable(part) for one in item if one.num_samples]))
+            for window in windows
+            for part in run.parts(window)
+        ]
+        samples = _pick_samples(next(filter(None, plans), []))
+        lengths = [list(map(run.num_frames, batch)) for plan in plans for batch in plan]
         frames_per_s, undecoded = _measure_speed(run, transcriber._executor, samples) if samples else (0.0, [])
     planned_s = sum(duration_s(item) for window in windows for item in window)
     lost = {failure.id for failure in undecoded}
@@ -124,7 +120,8 @@ def estimate_run(
     else:
         audio_s = sum(map(duration_s, read)) * listing.num / max(1, opened)
     scale = audio_s / planned_s if planned_s else 0.0
-    estimated_s = scale * plans.padded / frames_per_s if frames_per_s else 0.0
+    padded = sum(len(batch) * max(batch) for batch in lengths)
+    estimated_s = scale * padded / frames_per_s if frames_per_s else 0.0
     for failure in undecoded:
         on_failure(failure)
     failed = round((opened - len(usable)) * listing.num / max(1, opened)) + len(undecoded)
@@ -134,9 +131,9 @@ def estimate_run(
         skipped=listing.skipped,
         failed_before=ledger.failed_before,
         audio_s=audio_s,
-        utterances=round(scale * plans.utterances),
-        batches=round(scale * plans.batches),
-        padding_share=1 - plans.real / plans.padded if plans.padded else 0.0,
+        utterances=round(scale * sum(map(len, lengths))),
+        batches=round(scale * len(lengths)),
+        padding_share=1 - sum(map(sum, lengths)) / padded if padded else 0.0,
         estimated_s=estimated_s,
         estimated_rtfx=audio_s / estimated_s if estimated_s else 0.0,
         estimated_usd=None
@@ -189,21 +186,6 @@ def _opened(run: Run, sample: Sequence[Source], on_failure: Callable[[Failure], 
 
 def _usable(window: Window) -> list[tuple[Utterance, ...]]:
     return [item for item in window if not isinstance(item, Failure)]
-
-
-def _planned(run: Run, windows: Iterable[Window]) -> tuple[list[tuple[Utterance, ...]], _Plans]:
-    """Return batches to time, and what all batches of the windows add up to."""
-    samples: list[tuple[Utterance, ...]] = []
-    found = _Plans()
-    for part in (part for window in windows for part in run.parts(window)):
-        utterances = [one for item in _usable(part) for one in item if one.num_samples]
-        plan = list(run.plan(utterances))
-        samples = samples or _pick_samples(plan)
-        for batch in plan:
-            lengths = [run.num_frames(utterance) for utterance in batch]
-            found.utterances, found.batches = found.utterances + len(batch), found.batches + 1
-            found.real, found.padded = found.real + sum(lengths), found.padded + len(batch) * max(lengths)
-    return samples, found
 
 
 def _pick_samples(plan: Sequence[tuple[Utterance, ...]]) -> list[tuple[Utterance, ...]]:

@@ -478,6 +478,30 @@ def run_stats(transcriber: Transcriber, wall_s: float, price_per_hour: float | N
     )
 
 
+def run_fingerprint(transcriber: Transcriber, digest: str, options: Options, style: OutputStyle) -> dict[str, Any]:
+    """Return all that decides the results of a run into a folder or a store, besides its inputs.
+
+    Args:
+        transcriber: The loaded model.
+        digest: Of the model's content.
+        options: The run's options.
+        style: The formats and their options.
+    """
+    from fastscribe.results.fingerprint import fingerprint  # of a run with a journal
+
+    facts = transcriber.facts
+    resolved: dict[str, Any] = {"dtype": facts.dtype, "decoder": facts.decoder_name, "attention": facts.attention}
+    resolved |= {"beam": facts.beam} if facts.beam > 1 else {}
+    resolved |= transcriber._content_digests()
+    resolved |= {"align": True} if transcriber.command == "align" else {}
+    config = transcriber._config
+    if options.max_utterance_s is None and not config.learnt_on_short:  # cut as with the same number given
+        resolved["max_utterance_s"] = config.max_utterance_s
+    resolved |= transcriber._language_settings()
+    pnc = None if options.pnc else options.pnc  # True is the default of models that have it
+    return fingerprint(digest, resolved, replace(options, language=None, target_language=None, pnc=pnc), style)
+
+
 # How a Python caller gets a run's results: in the order of the inputs, and with a progress bar.
 
 

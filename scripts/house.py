@@ -48,7 +48,7 @@ TIERS = (
     ("checkpoint", "families"),
     ("decode", "results"),
     ("pipeline",),
-    ("transcriber", "single", "journaled", "dry_run"),
+    ("transcriber", "single", "dry_run"),
     ("cli", "__main__"),
 )
 # The modules of the core that look at an option or a command of a room, and import that room. They import it late:

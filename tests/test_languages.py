@@ -14,9 +14,9 @@ from fastscribe.checkpoint.reader import CheckpointError, languages_by_name, rea
 from fastscribe.config import OutputStyle
 from fastscribe.families.conformer.config import LanguagePromptConfig
 from fastscribe.families.nemotron import choose_language
-from fastscribe.journaled import run_fingerprint
 from fastscribe.languages import check_languages, find_language, language_tag
 from fastscribe.results.formats.writers import to_jsonl
+from fastscribe.transcriber import run_fingerprint
 from tests.conftest import AUDIO, MODELS
 from tests.helpers.processes import fastscribe
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -93,11 +93,24 @@ class Command(TyperCommand):
         return groups
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the groups without the limits of numbers, which an error names."""
-        for name, parameters in self.grouped(ctx).items():
+        """Write the groups without the limits of numbers, which an error names.
+
+        A command with --help-all writes the options that are declared with everyday=True, and how to see the others.
+        """
+        groups = self.grouped(ctx)
+        options = [one for name, group in groups.items() for one in group if name != "Arguments"]
+        is_short = not ctx.meta.get(_SHOWS_ALL) and any(one.name == "help_all" for one in options)
+        if is_short:
+            shown = [one for one in options if one.name in ("help", "help_all") or EVERYDAY & set(one.opts)]
+            groups = {"Arguments": groups["Arguments"], "Options": shown}
+        for name, parameters in groups.items():
             records = [(one, record) for one in parameters if (record := one.get_help_record(ctx)) is not None]
             with formatter.section(name):
                 formatter.write_dl([(names_of(one, names), LIMIT.sub("", text)) for one, (names, text) in records])
+        if is_short:
+            formatter.write_paragraph()
+            with formatter.indentation():
+                formatter.write_text(f"All {len(options)} options, in groups: {ctx.command_path} --help-all")
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the usage with INPUTS... where typer has {INPUTS}..."""
@@ -210,6 +223,7 @@ def new_app(name: str | None = None) -> Application:
 app = new_app("fastscribe")
 WHEN_STOPPED: list[Callable[[], str]] = []  # says what a run has done that a signal ends, and how it goes on
 EVERYDAY: set[str] = set()  # options that are declared so
+_SHOWS_ALL = "fastscribe.shows_all"  # key of a context's meta
 
 MODEL_HELP = ".nemo file, Hugging Face folder or name (organisation/model[@revision]), or fastscribe folder."
 
@@ -230,7 +244,7 @@ def option(*names: str, everyday: bool = False, **settings: Any) -> Any:
 
     Args:
         names: Its names.
-        everyday: Show it in the short help of a command that has one (long_help.py).
+        everyday: Show it in the short help of a command that has --help-all.
         settings: Of typer.Option().
     """
     long = next(name for name in names if name.startswith("--"))
@@ -310,3 +324,18 @@ def check_stdout() -> None:
     """Raise StdoutClosed if the process has no stdout (`>&-`), for a command that does nothing but print."""
     if sys.stdout is None:
         raise StdoutClosed
+
+
+def _show_all(ctx: typer.Context, value: bool) -> None:
+    if value:
+        ctx.meta[_SHOWS_ALL] = True
+        print(ctx.get_help())
+        raise typer.Exit
+
+
+HelpAll = Annotated[
+    bool,
+    typer.Option(
+        "--help-all", is_eager=True, callback=_show_all, help="Show all options and exit.", rich_help_panel="Basics"
+    ),
+]

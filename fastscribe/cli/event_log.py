@@ -42,23 +42,21 @@ class EventLog:
     """Writer of events to a file, a pipe or /dev/fd/3. If the reader closes it, the run goes on.
 
     Args:
-        path: Where the events go; None: nowhere.
+        path: Where the events go.
 
     Raises:
         UsageError: The file holds something else, or cannot be written.
     """
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path) -> None:
         self._start = perf_counter()
         self._stop_event, self._lock = Event(), Lock()
-        self._file: TextIO | None = None
-        if path is not None:
-            try:
-                if not starts_with(path, _OURS):
-                    raise UsageError(f"--events {path}: there is a file with something else in it: name another place")
-                self._file = path.open("w", encoding="utf-8", errors="backslashreplace")
-            except OSError as error:
-                raise UsageError(f"--events {path}: cannot be written: {error.strerror or error}") from error
+        try:
+            if not starts_with(path, _OURS):
+                raise UsageError(f"--events {path}: there is a file with something else in it: name another place")
+            self._file: TextIO | None = path.open("w", encoding="utf-8", errors="backslashreplace")
+        except OSError as error:
+            raise UsageError(f"--events {path}: cannot be written: {error.strerror or error}") from error
 
     def __enter__(self) -> EventLog:
         return self
@@ -68,7 +66,9 @@ class EventLog:
     ) -> None:
         self._stop_event.set()
         if error is not None and not isinstance(error, typer.Exit):  # which comes behind the last event
-            self._write_event("stopped", {"message": hide_secrets(_reason(error))})
+            text, is_expected = " ".join(str(error).split()), isinstance(error, (FastscribeError, OSError))
+            reason = text if is_expected else f"{type(error).__name__} {text}".rstrip()
+            self._write_event("stopped", {"message": hide_secrets(_SIGNALS.get(type(error), reason))})
         if self._file is not None:
             try:
                 self._file.close()
@@ -82,20 +82,16 @@ class EventLog:
         facts |= {"devices": num_devices} if num_devices > 1 else {}
         self._write_event("started", {**facts, "load_s": round(transcriber.load_s, 3)})
         self._start = perf_counter()
-        if self._file is not None:
-            Thread(target=self._write_progress, args=(transcriber,), name="events", daemon=True).start()
+        Thread(target=self._write_progress, args=(transcriber,), name="events", daemon=True).start()
 
     def _write_progress(self, transcriber: Transcriber) -> None:
         """Write progress periodically: inputs done by an earlier run yield no results that could trigger it."""
         while not self._stop_event.wait(_EVERY_S):
-            self._progress(transcriber)
-
-    def _progress(self, transcriber: Transcriber) -> None:
-        done, elapsed_s = transcriber.progress, perf_counter() - self._start
-        counts = {"files": done.files, "failed": done.failed, "skipped": done.skipped}
-        seconds = {"audio_s": done.audio_s, "done_s": done.done_s, "planned_s": done.planned_s, "elapsed_s": elapsed_s}
-        rounded = {name: round(value, 3) for name, value in seconds.items()}
-        self._write_event("progress", {**counts, **rounded, "rtfx": round(done.audio_s / elapsed_s, 2)})
+            done, elapsed_s = transcriber.progress, perf_counter() - self._start
+            counts = {name: getattr(done, name) for name in ("files", "failed", "skipped")}
+            seconds = {name: round(getattr(done, name), 3) for name in ("audio_s", "done_s", "planned_s")}
+            speed = {"elapsed_s": round(elapsed_s, 3), "rtfx": round(done.audio_s / elapsed_s, 2)}
+            self._write_event("progress", {**counts, **seconds, **speed})
 
     def failed(self, failure: Failure) -> None:
         """Write the event of a failed file, with what tells its row of a list from others."""
@@ -120,9 +116,3 @@ class EventLog:
                 self._file.flush()
             except (OSError, ValueError):  # the reader has closed the pipe
                 self._file = None
-
-
-def _reason(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    is_expected = isinstance(error, (FastscribeError, OSError))
-    return _SIGNALS.get(type(error)) or (text if is_expected else f"{type(error).__name__} {text}".rstrip())

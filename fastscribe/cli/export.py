@@ -14,21 +14,11 @@ import typer
 
 from fastscribe._system.text_layout import count_of
 from fastscribe._system.urls import is_url
+from fastscribe.cli import run_options
 from fastscribe.cli.app import StdoutClosed, app, option
 from fastscribe.cli.job import check_output_dir
 from fastscribe.cli.problems import Problems
 from fastscribe.cli.room_options import CommandWithRooms, room_parts
-from fastscribe.cli.run_options import (
-    DEFAULT_CHARS_PER_SECOND,
-    DEFAULTS,
-    HighlightWords,
-    MaxCharsPerSecond,
-    MaxCueS,
-    MaxLines,
-    MaxLineWidth,
-    MinCueS,
-    parse_formats,
-)
 from fastscribe.cli.run_part import ExportPart, Stored
 from fastscribe.cli.terminal import say
 from fastscribe.config import OUTPUT_FORMATS, OutputStyle, SpeakerNames, SubtitleStyle
@@ -64,12 +54,12 @@ def export(
         Path | None,
         option("--output-dir", "-o", help="Folder for the files. Default: the output folder itself; of files, stdout."),
     ] = None,
-    max_line_width: MaxLineWidth = DEFAULTS.max_line_width,
-    max_lines: MaxLines = DEFAULTS.max_lines,
-    max_cue_s: MaxCueS = DEFAULTS.max_cue_s,
-    min_cue_s: MinCueS = DEFAULTS.min_cue_s,
-    max_chars_per_second: MaxCharsPerSecond = DEFAULT_CHARS_PER_SECOND,
-    highlight_words: HighlightWords = False,
+    max_line_width: run_options.MaxLineWidth = run_options.DEFAULTS.max_line_width,
+    max_lines: run_options.MaxLines = run_options.DEFAULTS.max_lines,
+    max_cue_s: run_options.MaxCueS = run_options.DEFAULTS.max_cue_s,
+    min_cue_s: run_options.MinCueS = run_options.DEFAULTS.min_cue_s,
+    max_chars_per_second: run_options.MaxCharsPerSecond = run_options.DEFAULT_CHARS_PER_SECOND,
+    highlight_words: run_options.HighlightWords = False,
     quiet: Annotated[bool, option("--quiet", "-q", help="Print failures and warnings only.")] = False,
 ) -> None:
     """Make files of other formats, or with other subtitles, from the rows of finished runs. Nothing is decoded.
@@ -82,7 +72,7 @@ def export(
     layout = SubtitleStyle(
         max_line_width, max_lines, max_cue_s, min_cue_s, max_chars_per_second or None, highlight_words
     )
-    formats = parse_formats(format)
+    formats = run_options.parse_formats(format)
     style = OutputStyle(formats, subtitles=layout)
     for part in parts:
         style = part.styled(style)

@@ -67,10 +67,15 @@ def check_paths(job: TranscribeJob) -> None:
             _check_store(given)
         if os.path.realpath(given) in own or given in _output_urls(job.output):
             raise UsageError(f"{given}: is what this run would write: name another place for the output")
-    if job.output.url is not None:
-        _check_url(job.output.url)
-    if job.output.directory is not None:
-        _check_folder(job, job.output.directory)
+    if (url := job.output.url) is not None:
+        if url.partition(":")[0].lower() in ("http", "https"):
+            raise UsageError(f"{url}: a web server takes no results: name a folder, or s3://, gs:// or az://")
+        _check_store(url)
+    if (folder := job.output.directory) is not None:
+        try:
+            check_new_folder(folder, job.output.shard, job.output.overwrite)
+        except OSError as error:
+            raise unusable_folder(folder, error) from error
 
 
 def check_number(job: TranscribeJob, found: Iterable[Source | Failure]) -> None:
@@ -96,14 +101,6 @@ def check_output_dir(name: object) -> None:
         raise UsageError(
             f"--output-dir {name}: is the name of a file, but a folder is meant; for one file: -f FORMAT > {name}"
         )
-
-
-def _check_url(url: str) -> None:
-    """Raise UsageError if nothing can be written there, as far as this is known without a request."""
-    scheme = url.partition(":")[0].lower()
-    if scheme in ("http", "https"):
-        raise UsageError(f"{url}: a web server takes no results: name a folder, or s3://, gs:// or az://")
-    _check_store(url)
 
 
 def _output_urls(output: OutputRun) -> list[str]:
@@ -140,11 +137,3 @@ def _add_folder_files(own: dict[str, str], folder: Path, shard: Shard) -> None:
         if real_path in own:
             raise UsageError(f"{own[real_path]} {path}: is another file of this run: name another place")
         own[real_path] = str(path)
-
-
-def _check_folder(job: TranscribeJob, folder: Path) -> None:
-    """Check a folder without a journal; with one, the run checks the folder once it knows its fingerprint."""
-    try:
-        check_new_folder(folder, job.output.shard, job.output.overwrite)
-    except OSError as error:
-        raise unusable_folder(folder, error) from error

@@ -13,7 +13,7 @@ from fastscribe.cli.run_options import AllowFailures, allowed_failures
 from fastscribe.cli.terminal import say
 from fastscribe.errors import UsageError
 from fastscribe.results.merge import merge as merge_folders
-from fastscribe.results.merge_objects import merge_store
+from fastscribe.results.merge import merge_store
 
 if TYPE_CHECKING:
     from fastscribe.results.merge import MergeResult

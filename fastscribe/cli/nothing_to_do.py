@@ -70,12 +70,18 @@ def end_if_done(job: TranscribeJob, listing: Listing) -> JournaledOutput | None:
             check_moved(job, listing.ahead(MAX_WAIT_S if is_stream else None), partial(moved_line_of, run))
         return None
     try:
-        if not _has_more(job, listing, output):
+        most = len(output.journal.entry_indices)  # with more inputs than results, some input has none
+        has_more = run.shard.count == 1 and any(number > most for number, _ in enumerate(listing.ahead(), start=1))
+        if not has_more:
             expected = expected_sources(listing.whole(), output.ledger, job.options)
             all_done = all(map(output.ledger.is_done, expected)) and listing.is_whole and output.ledger.num_given > 0
         if not all_done:
             listing.begin_again()
-            _check_moved_of(output, job, listing)
+            try:
+                check_moved(job, listing.ahead(), output.moved_line)
+            except UsageError:
+                output.put_report_back()  # the place stays as it was
+                raise
             return output
         stats = _stats(output, listing, perf_counter() - start)
         output.write_report(report_of(output, stats), is_idle=True)
@@ -105,21 +111,6 @@ def check_moved(
         raise UsageError(text)
     if text:
         say(text)
-
-
-def _check_moved_of(output: JournaledOutput, job: TranscribeJob, listing: Listing) -> None:
-    """Raise as check_moved() does; a place that stays as it was keeps its report."""
-    try:
-        check_moved(job, listing.ahead(), output.moved_line)
-    except UsageError:
-        output.put_report_back()
-        raise
-
-
-def _has_more(job: TranscribeJob, listing: Listing, output: JournaledOutput) -> bool:
-    """Return True if there are more inputs than results, so that some input has none."""
-    most = len(output.journal.entry_indices)
-    return job.output.shard.count == 1 and any(number > most for number, _ in enumerate(listing.ahead(), start=1))
 
 
 def report_of(output: JournaledOutput, stats: RunStats) -> bytes:

@@ -90,7 +90,8 @@ def make_status(progress: Progress, num_inputs: int | None, pace: Pace, now_s: f
         total_s = known_s * num_files / known_files
     failed = [(2, f"{progress.failed:,} failed")] if progress.failed else []
     speed = [(1, f"{pace.speed:.0f}x")] if pace.speed else []
-    files = [] if num_files == 1 else [(4, _count_text(progress.files, num_files))]
+    total = f"file{'' if progress.files == 1 else 's'}" if num_files is None else f"of {num_files:,} files"
+    files = [] if num_files == 1 else [(4, f"{progress.files:,} {total}")]
     parts = [
         *files,
         *failed,
@@ -104,12 +105,6 @@ def make_status(progress: Progress, num_inputs: int | None, pace: Pace, now_s: f
     is_done = progress.has_all and progress.done_s >= total_s * (1 - 1e-9)
     left = [(0, "finishing")] if is_done else [(0, _left_text(left_s))] if left_s is not None else []
     return Status(min(1.0, progress.done_s / total_s) if total_s else 0.0, progress.has_all, (*parts, *left))
-
-
-def _count_text(done: int, total: int | None) -> str:
-    if total is None:
-        return f"{done:,} file{'' if done == 1 else 's'}"
-    return f"{done:,} of {total:,} files"
 
 
 def _audio_text(done_s: float, total_s: float | None) -> str:

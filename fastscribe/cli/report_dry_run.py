@@ -49,7 +49,10 @@ def report_dry_run(job: TranscribeJob) -> None:
     check_paths(job)
     check_number(job, expand(job.output.inputs, repeats=Repeats()))
     say_shard(job.output.shard, job.quiet)
-    _check_moved(job)
+    run = job.output
+    is_stream = any(given == STDIN or is_url(given) for given in run.inputs)
+    if not (run.place is None or run.overwrite or is_stream):
+        check_moved(job, expand(run.inputs, repeats=Repeats()), partial(moved_line_of, run))
     for line in (line for part in job.parts for line in part.first_lines):
         say(line)
     with ExitStack() as opened:
@@ -71,15 +74,6 @@ def report_dry_run(job: TranscribeJob) -> None:
             raise StdoutClosed from error
     if code := job.failure_code(found.failed, found.failed_before, found.files + found.failed + found.skipped):
         raise typer.Exit(code)
-
-
-def _check_moved(job: TranscribeJob) -> None:
-    """Raise UsageError if there are results of these recordings when they were elsewhere, as the run would."""
-    run = job.output
-    if run.place is None or run.overwrite:
-        return
-    if not any(given == STDIN or is_url(given) for given in run.inputs):
-        check_moved(job, expand(run.inputs, repeats=Repeats()), partial(moved_line_of, run))
 
 
 def _ledger(job: TranscribeJob, transcriber: Transcriber, opened: ExitStack) -> Ledger:

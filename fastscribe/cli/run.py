@@ -30,6 +30,7 @@ from fastscribe.cli.job import SHORT_S, check_number, check_paths, is_stream, un
 from fastscribe.cli.progress_bar import ProgressBar
 from fastscribe.cli.run_messages import (
     check_any_input,
+    recording_lines,
     report_table,
     say_listing,
     say_of_all_runs,
@@ -51,9 +52,11 @@ if TYPE_CHECKING:
     from fastscribe.pipeline.interfaces import ModelFacts
     from fastscribe.pipeline.local import LocalExecutor
     from fastscribe.pipeline.stats import RunStats
-    from fastscribe.results.interfaces import Output
     from fastscribe.results.output import JournaledOutput
+    from fastscribe.results.stream import StreamOutput
     from fastscribe.transcriber import Transcriber
+
+    Output = StreamOutput | JournaledOutput
 
 MANY_INPUTS = 256  # a GPU with this number of inputs gets helpers
 _FEW = 100  # inputs that are looked at before the model is loaded
@@ -261,8 +264,6 @@ def _write_all(
                     others = OtherLanguages(transcriber.language)
                 others.count(result)
             if isinstance(result, Transcript) and result.audio.is_notable:
-                from fastscribe.cli.recording_lines import recording_lines
-
                 for kind, line in recording_lines(result.audio, job.options):
                     if kind not in told:
                         bar.say(line)
@@ -391,7 +392,7 @@ def open_run_output(
 
 def fingerprint_of(job: TranscribeJob, transcriber: Transcriber) -> dict[str, Any]:
     """Return all that decides the results besides the inputs."""
-    from fastscribe.journaled import run_fingerprint
+    from fastscribe.transcriber import run_fingerprint
 
     return run_fingerprint(transcriber, job.digest(transcriber), job.options, job.output.style)
 

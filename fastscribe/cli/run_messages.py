@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from fastscribe._system.text_layout import count_of
@@ -10,8 +10,11 @@ from fastscribe.audio.formats import left_out_line
 from fastscribe.audio.repeats import repeats_line
 from fastscribe.cli.run_part import TranscribeJob
 from fastscribe.cli.terminal import earlier_text, say
+from fastscribe.config import CHANNELS, Options
 from fastscribe.errors import UsageError
 from fastscribe.results.shards import Shard
+from fastscribe.rooms import WORDS
+from fastscribe.types import AudioInfo
 
 if TYPE_CHECKING:
     from fastscribe.pipeline.stats import DeviceShare, Progress, RunStats
@@ -40,6 +43,26 @@ def check_any_input(num_inputs: int, shard: Shard, command: str = "transcribe") 
     """Raise UsageError if there is no input. A shard may have none."""
     if num_inputs == 0 and shard.count == 1:
         raise UsageError(f"no input at all: nothing was given to {command}")
+
+
+def recording_lines(audio: AudioInfo, options: Options) -> Iterator[tuple[str, str]]:
+    """Yield what a run says once of how it reads recordings: their tracks and channels. Each is a kind and a line."""
+    from fastscribe.audio.surround import SURROUND
+
+    if audio.num_tracks > 1 and options.track is None:
+        tracks = f"{audio.path} has {audio.num_tracks} audio tracks"
+        yield "tracks", f"{tracks}: the first is transcribed, --track 1 takes the second, and so on"
+    if audio.missing_channel is not None:
+        has = f"{audio.path} has no channel {audio.missing_channel}"
+        yield "channel", f"{has}: all that it has are mixed; rows of such recordings have a field missing_channel"
+    if audio.opposite_phase:
+        cancel = f"channels of {audio.path} cancel each other"
+        yield "phase", f"{cancel}, so one is taken there; rows of such recordings have a field opposite_phase"
+    for note in audio.notes:
+        if note.startswith(SURROUND):
+            each = [f"--{name} {word} transcribes each channel" for name, word in WORDS.items() if word == CHANNELS]
+            others = ", ".join([*each, "--channel N one"])
+            yield "surround", f"{audio.path}: {note}; {others}; rows of such recordings have audio_notes"
 
 
 def say_summary(job: TranscribeJob, stats: RunStats) -> None:
@@ -131,8 +154,9 @@ def say_of_all_runs(job: TranscribeJob, output: JournaledOutput, is_idle: bool) 
     """
     if is_idle:
         say_all_done(job, output.ledger)
-    if not job.quiet:
-        _say_not_given(job, output.totals().not_given)
+    if not job.quiet and (number := output.totals().not_given):
+        results = "1 result is of an input" if number == 1 else f"{number} results are of inputs"
+        say(f"{job.output.where}: {results} not given this time")
     not_made = say_made_again(output, job.quiet)
     if not is_idle:
         say_failed_before(output.ledger)
@@ -179,10 +203,3 @@ def say_made_again(output: JournaledOutput, quiet: bool) -> int:
         reason = not_made[0].strerror
         say(f"{not_made[0].filename}{others}: not written: {reason}; the row is there, and the next run tries again")
     return len(not_made)
-
-
-def _say_not_given(job: TranscribeJob, number: int) -> None:
-    """Print how many results there are of inputs that this run was not given, if there are any."""
-    if number:
-        results = "1 result is of an input" if number == 1 else f"{number} results are of inputs"
-        say(f"{job.output.where}: {results} not given this time")

@@ -16,7 +16,7 @@ from fastscribe.cli.job import check_output_dir
 from fastscribe.cli.run_part import AllowedFailures
 from fastscribe.config import MIN_LINE_WIDTH, OUTPUT_FORMATS, OutputFormat, OutputStyle, SubtitleStyle
 from fastscribe.errors import UsageError
-from fastscribe.results.interfaces import OutputRun
+from fastscribe.results.interfaces import Moved, OutputRun
 from fastscribe.results.shards import choose_shard
 from fastscribe.types import Channel
 
@@ -178,8 +178,6 @@ def make_output(
     if moved is not None:
         if output_dir is None:
             raise typer.BadParameter("--moved needs --output-dir")
-        from fastscribe.results.moved import Moved
-
         places = Moved.of(moved)
     part = choose_shard(shard, os.environ)
     return OutputRun(style, {}, part, inputs, overwrite, retry_failed, ordered, moved=places, place=place)

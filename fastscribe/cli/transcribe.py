@@ -4,47 +4,20 @@ from __future__ import annotations
 
 import math
 import os
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from fastscribe import rooms
 from fastscribe.checkpoint.hub_name import DEFAULT, PACKAGED
-from fastscribe.cli.app import MODEL_HELP, app, find_model, local_file, options_in
+from fastscribe.cli import run_options
+from fastscribe.cli.app import MODEL_HELP, HelpAll, app, find_model, local_file, options_in
 from fastscribe.cli.job import is_one_short_file, is_stream
-from fastscribe.cli.long_help import CommandWithLongHelp, HelpAll
-from fastscribe.cli.room_options import room_parts
+from fastscribe.cli.room_options import CommandWithRooms, room_parts
 from fastscribe.cli.run import run
-from fastscribe.cli.run_options import (
-    DEFAULT_CHARS_PER_SECOND,
-    DEFAULTS,
-    AllowFailures,
-    ChannelText,
-    Device,
-    HighlightWords,
-    LogFile,
-    MaxCharsPerSecond,
-    MaxCueS,
-    MaxLines,
-    MaxLineWidth,
-    MinCueS,
-    MovedText,
-    NoProgress,
-    Ordered,
-    OutputDir,
-    Overwrite,
-    Quiet,
-    RetryFailed,
-    Tokens,
-    Verbose,
-    allowed_failures,
-    channel_of,
-    make_output,
-    make_style,
-)
 from fastscribe.cli.run_part import PackagedModel, TranscribeJob
 from fastscribe.cli.terminal import log_to
 from fastscribe.config import (
@@ -60,9 +33,6 @@ from fastscribe.config import (
     VadName,
 )
 from fastscribe.errors import CheckpointError, UsageError
-
-if TYPE_CHECKING:
-    from fastscribe.cli.event_log import EventLog
 
 
 def _frames(value: str | None) -> int | Literal["auto"] | None:
@@ -103,7 +73,7 @@ job_option, speed_option, message_option = (
 _DEFAULTS = Options()
 
 
-@app.command(cls=CommandWithLongHelp, epilog="Example: fastscribe transcribe calls/ -m model.nemo -o out -f jsonl,srt")
+@app.command(cls=CommandWithRooms, epilog="Example: fastscribe transcribe calls/ -m model.nemo -o out -f jsonl,srt")
 def transcribe(
     context: typer.Context,
     inputs: Annotated[
@@ -125,7 +95,7 @@ def transcribe(
             f"{MODEL_HELP}",
         ),
     ] = None,
-    output_dir: OutputDir = None,
+    output_dir: run_options.OutputDir = None,
     format: Annotated[
         list[str] | None,
         basic_option(
@@ -136,8 +106,8 @@ def transcribe(
             "in a terminal: txt.",
         ),
     ] = None,
-    tokens: Tokens = False,
-    ordered: Ordered = False,
+    tokens: run_options.Tokens = False,
+    ordered: run_options.Ordered = False,
     decoder: Annotated[
         DecoderName | None,
         decoding_option("--decoder", help="Head of the checkpoint. Default: its own."),
@@ -162,7 +132,7 @@ def transcribe(
             "JSON formats.",
         ),
     ] = _DEFAULTS.nbest,
-    device: Device = "auto",
+    device: run_options.Device = "auto",
     dtype: Annotated[
         DtypeChoice,
         decoding_option(
@@ -221,7 +191,7 @@ def transcribe(
         VadName,
         audio_option("--vad", help="Finder of pauses and speech.\fsilero needs the extra vad."),
     ] = _DEFAULTS.vad,
-    channel: ChannelText = None,
+    channel: run_options.ChannelText = None,
     track: Annotated[
         int | None,
         audio_option(
@@ -230,16 +200,16 @@ def transcribe(
             help="Audio track of videos. Default: 0, the first.\fA manifest's row may have an audio_track.",
         ),
     ] = None,
-    max_line_width: MaxLineWidth = DEFAULTS.max_line_width,
-    max_lines: MaxLines = DEFAULTS.max_lines,
-    max_cue_s: MaxCueS = DEFAULTS.max_cue_s,
-    min_cue_s: MinCueS = DEFAULTS.min_cue_s,
-    max_chars_per_second: MaxCharsPerSecond = DEFAULT_CHARS_PER_SECOND,
-    highlight_words: HighlightWords = False,
-    retry_failed: RetryFailed = False,
-    allow_failures: AllowFailures = None,
-    moved: MovedText = None,
-    overwrite: Overwrite = False,
+    max_line_width: run_options.MaxLineWidth = run_options.DEFAULTS.max_line_width,
+    max_lines: run_options.MaxLines = run_options.DEFAULTS.max_lines,
+    max_cue_s: run_options.MaxCueS = run_options.DEFAULTS.max_cue_s,
+    min_cue_s: run_options.MinCueS = run_options.DEFAULTS.min_cue_s,
+    max_chars_per_second: run_options.MaxCharsPerSecond = run_options.DEFAULT_CHARS_PER_SECOND,
+    highlight_words: run_options.HighlightWords = False,
+    retry_failed: run_options.RetryFailed = False,
+    allow_failures: run_options.AllowFailures = None,
+    moved: run_options.MovedText = None,
+    overwrite: run_options.Overwrite = False,
     shard: Annotated[
         str | None,
         job_option(
@@ -321,11 +291,11 @@ def transcribe(
             help="Price of this machine, for the report.\fUSD per hour, for the whole machine with all its GPUs.",
         ),
     ] = None,
-    quiet: Quiet = False,
+    quiet: run_options.Quiet = False,
     help_all: HelpAll = False,
-    no_progress: NoProgress = False,
-    verbose: Verbose = False,
-    log_file: LogFile = None,
+    no_progress: run_options.NoProgress = False,
+    verbose: run_options.Verbose = False,
+    log_file: run_options.LogFile = None,
     events: Annotated[
         Path | None,
         message_option(
@@ -343,7 +313,9 @@ def transcribe(
         max_line_width, max_lines, max_cue_s, min_cue_s, max_chars_per_second or None, highlight_words
     )
     made_by = {"retry_failed": retry_failed, "overwrite": overwrite}
-    style = make_style(format, tokens, subtitles, output_dir, **made_by, for_terminal="jsonl" if nbest else "txt")
+    style = run_options.make_style(
+        format, tokens, subtitles, output_dir, **made_by, for_terminal="jsonl" if nbest else "txt"
+    )
     if price_per_hour is not None and not math.isfinite(price_per_hour):
         raise typer.BadParameter("--price-per-hour: not a number of USD")
     parts = tuple(room_parts(context))
@@ -367,14 +339,14 @@ def transcribe(
         pnc=pnc,
         timestamps=timestamps,
         vad=vad,
-        channel=channel_of(channel),
+        channel=run_options.channel_of(channel),
         track=track,
         window=window,
         threads=threads,
         **fields,
     )
     options = _with_paths(options, is_here, show_progress)
-    output = make_output(
+    output = run_options.make_output(
         style, inputs, output_dir, shard, overwrite=overwrite, retry_failed=retry_failed, ordered=ordered, moved=moved
     )
     is_brief = quiet or (not dry_run and is_here and is_one_short_file(inputs))
@@ -389,12 +361,16 @@ def transcribe(
         model = str(path)
     elif os.path.exists(model):
         model = os.path.abspath(model)  # the workers look up other names, each node for itself
-    job = TranscribeJob(model, device, dtype, options, output, price_per_hour)
-    job = replace(job, events=events, log_file=log_file, devices=devices, parts=parts)
-    job = replace(job, allowed_failures=allowed_failures(allow_failures))
-    show_report = verbose or not is_brief
-    job = replace(job, quiet=quiet, show_progress=show_progress, show_report=show_report, verbose=verbose)
-    with nullcontext() if events is None else _event_log(events) as event_log:
+    show_report, allowed = verbose or not is_brief, run_options.allowed_failures(allow_failures)
+    job = TranscribeJob(model, device, dtype, options, output, price_per_hour, events, log_file, devices, parts=parts)
+    job = replace(job, allowed_failures=allowed, quiet=quiet, show_progress=show_progress, show_report=show_report)
+    job = replace(job, verbose=verbose)
+    with ExitStack() as opened:
+        event_log = None
+        if events is not None:
+            from fastscribe.cli.event_log import EventLog
+
+            event_log = opened.enter_context(EventLog(events))
         if dry_run:
             from fastscribe.cli.report_dry_run import report_dry_run
 
@@ -414,9 +390,3 @@ def _check_devices(device: str, devices: str | None, threads: int | None) -> Non
     from fastscribe.pipeline.workers.devices import parse_devices
 
     parse_devices(devices)
-
-
-def _event_log(path: Path) -> EventLog:
-    from fastscribe.cli.event_log import EventLog
-
-    return EventLog(path)

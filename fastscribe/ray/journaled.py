@@ -16,15 +16,14 @@ from fastscribe._system.standard_streams import log_to_stderr
 from fastscribe.audio.row_languages import OtherLanguages
 from fastscribe.config import Options, OutputFormat, OutputStyle
 from fastscribe.errors import UsageError
-from fastscribe.journaled import run_fingerprint
 from fastscribe.pipeline.stats import RunStats
 from fastscribe.ray.library import ray_library
 from fastscribe.ray.rows import find_path_column, to_source
 from fastscribe.ray.run import RayTranscriber
 from fastscribe.ray.worker import Setup
 from fastscribe.results.interfaces import OutputRun
-from fastscribe.results.output import JournaledOutput, open_journaled
-from fastscribe.transcriber import run_stats
+from fastscribe.results.output import open_journaled
+from fastscribe.transcriber import run_fingerprint, run_stats
 from fastscribe.types import Failure, Source
 
 _DEFAULTS = Options()
@@ -91,7 +90,10 @@ def transcribe(
         transcriber = stack.enter_context(RayTranscriber.start(setup, say, address=address, workers=workers))
         fingerprint = run_fingerprint(transcriber, transcriber.model_digest, options, style)
         run = OutputRun(style, fingerprint, overwrite=not resume, retry_failed=retry_failed, ordered=ordered)
-        target = stack.enter_context(_open(str(output), run, say))
+        try:
+            target = stack.enter_context(open_journaled(str(output), run, say))
+        except OSError as error:
+            raise UsageError(f"{output}: cannot be used for results: {error.strerror or error}") from error
         start, others = perf_counter(), OtherLanguages(transcriber.language)
         with closing(transcriber.results(inputs, style=style, ledger=target.ledger)) as results:
             for result in results:
@@ -108,16 +110,9 @@ def transcribe(
         stats = replace(stats, skipped=skipped, failed_before=target.ledger.failed_before, totals=totals)
         content = (json.dumps(stats.to_json(), indent=2) + "\n").encode()
         target.write_report(content, is_idle=not stats.files)
-    for error in target.not_made:
-        say(f"{error.filename}: not written: {error.strerror}; the row is there, and the next run tries again")
+    for problem in target.not_made:
+        say(f"{problem.filename}: not written: {problem.strerror}; the row is there, and the next run tries again")
     return stats
-
-
-def _open(output: str, run: OutputRun, say: Callable[[str], None]) -> JournaledOutput:
-    try:
-        return open_journaled(output, run, say)
-    except OSError as error:
-        raise UsageError(f"{output}: cannot be used for results: {error.strerror or error}") from error
 
 
 def _sources(dataset: Any, path_column: str | None) -> Iterator[Source | Failure]:
@@ -126,12 +121,9 @@ def _sources(dataset: Any, path_column: str | None) -> Iterator[Source | Failure
     for name, kind in zip(schema.names, schema.types, strict=True):  # audio must not pass through the driver
         if isinstance(kind, pa.DataType) and (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
             raise UsageError(f"column {name} holds bytes: give paths or URLs alone (dataset.drop_columns(['{name}']))")
-    return _recordings(dataset, find_path_column(list(schema.names), path_column))
-
-
-def _recordings(dataset: Any, column: str) -> Iterator[Source | Failure]:
-    number = 0
-    for table in dataset.iter_batches(batch_size=_ROWS, batch_format="pyarrow", prefetch_batches=1):
-        for row in table.to_pylist():
-            number += 1
-            yield to_source(json.loads(json.dumps(row, default=str)), column, number)  # dates and decimals become text
+    column = find_path_column(list(schema.names), path_column)
+    tables = dataset.iter_batches(batch_size=_ROWS, batch_format="pyarrow", prefetch_batches=1)
+    rows = (json.loads(json.dumps(row, default=str)) for table in tables for row in table.to_pylist())
+    return (
+        to_source(row, column, number) for number, row in enumerate(rows, start=1)
+    )  # dates and decimals become text

@@ -192,7 +192,7 @@ class BlockWorker:
         transcriber = self._transcriber
         try:
             with closing(transcriber.results(cast(Any, sources), style=self._setup.style)) as results:
-                done = [self._light(result, sources[result.index].index) for result in results]
+                done = [_light(result, sources[result.index].index) for result in results]
         except DeviceFailed as error:
             transcriber.close()
             self._problem = Undone(self._share.name, error.problem)
@@ -213,12 +213,12 @@ class BlockWorker:
         stage_s, frames = dict(progress.stopwatch.seconds), (progress.padded_frames, progress.real_frames)
         return BlockResults(done, share, stage_s, *frames, said)
 
-    def _light(self, result: Transcript | Failure, index: int) -> Transcript | Failure:
-        """Return a result with its position in the run, without what the driver does not need."""
-        if isinstance(result, Failure):
-            return replace(result, index=index)
-        row = result.audio.row
-        return replace(result, audio=replace(result.audio, row=row, index=index, file="", unread=None))
+
+def _light(result: Transcript | Failure, index: int) -> Transcript | Failure:
+    """Return a result with its position in the run, without what the driver does not need."""
+    if isinstance(result, Failure):
+        return replace(result, index=index)
+    return replace(result, audio=replace(result.audio, index=index, file="", unread=None))
 
 
 def on_this_node(setup: Setup, say: Callable[[str], None]) -> Setup:

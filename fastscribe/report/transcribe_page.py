@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -12,59 +13,87 @@ from typing import TYPE_CHECKING, Any
 
 from fastscribe._system.url_secrets import hide_secrets
 from fastscribe.cli.app import StdoutClosed
+from fastscribe.cli.run_part import RunPart
 from fastscribe.cli.terminal import say
 from fastscribe.errors import FastscribeError
-from fastscribe.report.files import write_page
+from fastscribe.report.files import check_page, write_page
 from fastscribe.report.recorder import RunRecorder
 from fastscribe.report.run_page import FINISHED, render
 
 if TYPE_CHECKING:
     from fastscribe.cli.run_part import TranscribeJob
     from fastscribe.pipeline.stats import RunStats
+    from fastscribe.results.interfaces import OutputRun
     from fastscribe.transcriber import Transcriber
+    from fastscribe.types import Failure, Transcript
 
 _MAX_COMMAND = 4000  # characters; a shell that expands a glob makes millions
 
 
-class RunPage:
-    """Collects the data of a transcriber's run, and writes the page at its end.
+class PagePart(RunPart):
+    """Collects the data of a run's page, and writes it however the run ends.
 
-    As a context manager around the run, it also writes the page of a run that an error or a signal ends.
+    Args:
+        path: What --report-html names; each shard has a page of its own beside it.
     """
 
-    def __init__(self, path: Path, job: TranscribeJob, transcriber: Transcriber) -> None:
-        self.path, self._job, self._transcriber = path, job, transcriber
-        self._started = datetime.now().astimezone().isoformat(" ", "seconds")
-        self.recorder = RunRecorder()
-        transcriber.watcher = self.recorder.batch
+    needs_words = True  # the page shows their confidences
 
-    def __enter__(self) -> RunPage:
-        return self
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+        self._recorder: RunRecorder | None = None  # until the run begins
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
-        """Write the page of a run that `error` ends; if that fails too, print why."""
+    def files(self, output: OutputRun) -> Mapping[str, Path]:
+        """Return the page. Raises UsageError if another file is there."""
+        return {"--report-html": check_page(self._path.with_stem(self._path.stem + output.shard.suffix))}
+
+    @contextmanager
+    def during(self, job: TranscribeJob, transcriber: Transcriber) -> Iterator[None]:
+        """Collect the run's data. Write the page of a run that an error or a signal ends; if that fails too, print why."""
         from fastscribe.transcriber import run_stats
 
-        if error is None:
-            return
+        [self._place] = self.files(job.output).values()
+        self._started = datetime.now().astimezone().isoformat(" ", "seconds")
+        self._recorder, self._transcriber = RunRecorder(), transcriber
+        transcriber.watcher = self._recorder.batch
         try:
-            self.write(run_stats(self._transcriber, self.recorder.elapsed_s, self._job.price_per_hour), _status(error))
-        except (OSError, ValueError, RuntimeError) as problem:  # a lost device, a full disk
-            say(f"--report-html: not written: {problem}")
+            yield
+        except BaseException as error:
+            try:
+                self.write(job, run_stats(transcriber, self._recorder.elapsed_s, job.price_per_hour), _status(error))
+            except (OSError, ValueError, RuntimeError) as problem:  # a lost device, a full disk
+                say(f"--report-html: not written: {problem}")
+            raise
 
-    def write(self, stats: RunStats, status: str = FINISHED) -> None:
+    def result(self, written: Transcript | Failure) -> None:
+        """Record a result."""
+        if self._recorder is not None:
+            self._recorder.result(written)
+
+    def finished(self, job: TranscribeJob, stats: RunStats, quiet: bool) -> int:
+        """Write the page of a run that has finished; one that did nothing leaves an earlier page. Raises OutputError."""
+        if self._recorder is not None and (stats.files or not job.output.place):
+            self.write(job, stats)
+        elif not quiet:
+            [path] = self.files(job.output).values()
+            stays = "stays as it is" if path.exists() and path.stat().st_size else "is not written"
+            say(f"--report-html {path}: {stays}, because there was nothing to do; report.json has the earlier numbers")
+        return 0
+
+    def write(self, job: TranscribeJob, stats: RunStats, status: str = FINISHED) -> None:
         """Write the page. Raises OutputError."""
-        job, transcriber = self._job, self._transcriber
+        assert self._recorder is not None
         run = {
             "command": hide_secrets(command_line(sys.argv[1:])),
             "started": self._started,
             "status": hide_secrets(status),
             "model": job.model,
-            "settings": _settings(job, transcriber),
-            "report": stats.to_json() | {"skipped": transcriber.progress.skipped},
-            "recorded": self.recorder.data(),
+            "settings": _settings(job, self._transcriber),
+            "report": stats.to_json() | {"skipped": self._transcriber.progress.skipped},
+            "recorded": self._recorder.data(),
         }
-        write_page(self.path, render(run))
+        write_page(self._place, render(run))
 
 
 def command_line(arguments: Sequence[str]) -> str:

@@ -58,7 +58,12 @@ class Committer:
     def add(self, item: Item) -> None:
         """Queue an item; wait while the queue is full. Raise OutputError if an earlier item could not be committed."""
         with self._changed:
-            self._changed.wait_for(self._has_room)
+            self._changed.wait_for(
+                lambda: (
+                    self._error is not None
+                    or (len(self._queued) < self._pace.max_queued and self._num_bytes < _MAX_BYTES)
+                )
+            )
             self._raise()
             self._queued.append(item)
             self._num_bytes += item.num_bytes
@@ -104,10 +109,6 @@ class Committer:
             self._are_all_known = False
         else:
             self._lacking[item.entry.key] = item._replace(has_new_row=False, files=())
-
-    def _has_room(self) -> bool:
-        has_room = len(self._queued) < self._pace.max_queued and self._num_bytes < _MAX_BYTES
-        return self._error is not None or has_room
 
     def _raise(self) -> None:
         if self._error is not None:

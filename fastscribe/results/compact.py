@@ -68,7 +68,7 @@ def compact(paths: Paths, ordered: bool, order: Int64Array = NO_ORDER) -> None:
     sizes = entries["end"][kept] - entries["begin"][kept]
     ends = np.cumsum(sizes)
     try:
-        if bool((entries["end"][kept][sizes > 0] == ends[sizes > 0]).all()) and _size(paths) == sizes.sum():
+        if bool((entries["end"][kept][sizes > 0] == ends[sizes > 0]).all()) and paths.rows_bytes == sizes.sum():
             write_atomic(paths.journal, lambda file: _write_journal(file, journal, kept, ends))  # the rows are right
             return
         _write_temps(paths, journal, kept, ends)
@@ -82,11 +82,6 @@ def compact(paths: Paths, ordered: bool, order: Int64Array = NO_ORDER) -> None:
         finish_compaction(paths)
     except OSError as error:
         raise OutputError(str(paths.rows), error) from error
-
-
-def _size(paths: Paths) -> int:
-    status = status_of(paths.rows)
-    return 0 if status is None else status.st_size
 
 
 def _write_temps(paths: Paths, journal: Journal, kept: Int64Array, ends: Int64Array) -> None:

@@ -6,8 +6,9 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -125,14 +126,17 @@ def model_digest(path: str | os.PathLike[str]) -> str:
     It is the SHA-256 of the SHA-256 of blocks of 32 MiB, so that all processors share the work. Raises OSError.
     """
     root = Path(path)
-    files = [root] if root.is_file() else _model_files(root)
+    folders = [root / name for name in _MODEL_FOLDERS if (root / name).is_dir()]
+    found = [entry for folder in folders for entry in sorted(folder.iterdir())]
+    models = [entry for entry in found if entry.suffix in _MODEL_SUFFIXES or entry.name in _MODEL_FILES]
     digest = hashlib.sha256()
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        for file in files:
+        for file in [root] if root.is_file() else models:
             if file.is_file():
                 name = b"" if file == root else os.fsencode(file.relative_to(root).as_posix()) + b"\0"
                 digest.update(name)
-                for block in pool.map(_block_digest, *zip(*_blocks(file), strict=True)):
+                begins = range(0, max(1, file.stat().st_size), _BLOCK_BYTES)
+                for block in pool.map(_block_digest, repeat(file), begins):
                     digest.update(block)
     return "sha256:" + digest.hexdigest()[:32]
 
@@ -149,20 +153,6 @@ def content_digests(options: Options) -> dict[str, str]:
     models = {name: getattr(options, name) for name in ("align_with", "lm", "speakers", "voices")}
     named = {name: path for name, path in models.items() if path is not None and (name, path) != ("speakers", CHANNELS)}
     return {name: model_digest(path) for name, path in named.items()}
-
-
-def _model_files(root: Path) -> list[Path]:
-    folders = [root / name for name in _MODEL_FOLDERS if (root / name).is_dir()]
-    return [entry for folder in folders for entry in sorted(folder.iterdir()) if _is_model_file(entry)]
-
-
-def _is_model_file(entry: Path) -> bool:
-    return entry.suffix in _MODEL_SUFFIXES or entry.name in _MODEL_FILES
-
-
-def _blocks(file: Path) -> Iterator[tuple[Path, int]]:
-    size = file.stat().st_size
-    yield from ((file, start) for start in range(0, max(1, size), _BLOCK_BYTES))
 
 
 def _block_digest(file: Path, start: int) -> bytes:

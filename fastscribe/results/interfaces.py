@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, NamedTuple
 
+from fastscribe._system.urls import is_url
 from fastscribe.config import OutputStyle
+from fastscribe.errors import UsageError
 from fastscribe.results.shards import UNSHARDED, Shard
-from fastscribe.types import Failure, Source, Transcript
-
-if TYPE_CHECKING:
-    from fastscribe.results.moved import Moved
-
+from fastscribe.types import Failure, Source
 
 NUM_FAILED = 3  # inputs that failed in an earlier run and are named
+UNKNOWN_PLACE = "OLD"
+NOT_MOVED = "none"  # as --moved has it
 
 
 class Ledger:
@@ -43,6 +45,39 @@ class Ledger:
     def is_done(self, source: Source | Failure) -> bool:
         """Return True if the input needs no transcription. Called from several threads."""
         return False
+
+
+class Moved(NamedTuple):
+    """The folder of recordings when results were made, and now: absolute paths. Both are "" if nothing has moved."""
+
+    old: str
+    new: str
+
+    @classmethod
+    def of(cls, text: str) -> Moved:
+        """Return the value of --moved. Raises UsageError."""
+        if text == NOT_MOVED:
+            return cls("", "")
+        old, equals, new = text.partition("=")
+        if not (equals and old and new):
+            raise UsageError(
+                f"--moved {text}: not OLD=NEW, the folder's path when its results were made and now, or {NOT_MOVED}"
+            )
+        if is_url(old) or is_url(new):
+            raise UsageError(
+                f"--moved {text}: takes over results of files alone, as the size of a URL is not known before"
+            )
+        return cls(os.path.abspath(old), os.path.abspath(new))
+
+    def __str__(self) -> str:
+        if self.old != UNKNOWN_PLACE:
+            return f"--moved {shlex.quote('='.join(self))}"
+        return f"--moved {shlex.quote('='.join(self))} (with the folder in which they were as {UNKNOWN_PLACE})"
+
+    def before(self, identity: str) -> str | None:
+        """Return where a recording was; None if it is not below the new place."""
+        rest = identity.removeprefix(self.new)
+        return self.old + rest if rest != identity and rest[:1] in ("/", os.sep) else None
 
 
 @dataclass(frozen=True)
@@ -92,28 +127,6 @@ class OutputRun:
     @property
     def header(self) -> dict[str, Any] | None:
         return None if self.fingerprint is None else {**self.fingerprint, "shard": str(self.shard)}
-
-
-class Output(Protocol):
-    """An open output. It is a context manager; its end makes all results durable."""
-
-    @property
-    def ledger(self) -> Ledger:
-        """Which inputs are to do. Give it to Transcriber.results()."""
-
-    @property
-    def style(self) -> OutputStyle:
-        """The formats and their options, as Transcriber.results() takes them."""
-
-    def __enter__(self) -> Output: ...
-
-    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None: ...
-
-    def write(self, result: Transcript | Failure) -> None:
-        """Write or queue one result. Raises OSError, OutputError."""
-
-    def flush(self) -> None:
-        """Wait until all results are durable. Raises OutputError."""
 
 
 def check_new_folder(directory: Path, shard: Shard, overwrite: bool = False) -> None:

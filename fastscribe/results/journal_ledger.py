@@ -16,9 +16,8 @@ from fastscribe._system.url_secrets import unsigned
 from fastscribe._system.urls import is_url
 from fastscribe.audio.failures import relative_id
 from fastscribe.audio.media import LocalFile, medium_of
-from fastscribe.results.interfaces import NUM_FAILED, Ledger
+from fastscribe.results.interfaces import NUM_FAILED, Ledger, Moved
 from fastscribe.results.journal import Journal, PendingInput
-from fastscribe.results.moved import Moved
 from fastscribe.results.result_files import ResultFiles
 from fastscribe.results.shards import Shard
 from fastscribe.types import Failure, Samples, Source

@@ -4,54 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 from collections.abc import Callable, Iterable
 from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
-from fastscribe._system.urls import is_url
-from fastscribe.errors import UsageError
+from fastscribe.results.interfaces import NOT_MOVED, UNKNOWN_PLACE, Moved, OutputRun
 from fastscribe.results.journal import NO_STATE, Entry, Journal, read_entries
+from fastscribe.results.journal_ledger import key_of, state_of
+from fastscribe.results.storage import ROWS, Storage
 from fastscribe.types import Source
 
 _FEW = 256  # inputs that are looked at
 _MANY = 100_000  # lines of the journal in which they are sought
-_UNKNOWN = "OLD"
-_NOTHING = "none"  # as --moved has it
-
-
-class Moved(NamedTuple):
-    """The folder of recordings when results were made, and now: absolute paths. Both are "" if nothing has moved."""
-
-    old: str
-    new: str
-
-    @classmethod
-    def of(cls, text: str) -> Moved:
-        """Return the value of --moved. Raises UsageError."""
-        if text == _NOTHING:
-            return cls("", "")
-        old, equals, new = text.partition("=")
-        if not (equals and old and new):
-            raise UsageError(
-                f"--moved {text}: not OLD=NEW, the folder's path when its results were made and now, or {_NOTHING}"
-            )
-        if is_url(old) or is_url(new):
-            raise UsageError(
-                f"--moved {text}: takes over results of files alone, as the size of a URL is not known before"
-            )
-        return cls(os.path.abspath(old), os.path.abspath(new))
-
-    def __str__(self) -> str:
-        if self.old != _UNKNOWN:
-            return f"--moved {shlex.quote('='.join(self))}"
-        return f"--moved {shlex.quote('='.join(self))} (with the folder in which they were as {_UNKNOWN})"
-
-    def before(self, identity: str) -> str | None:
-        """Return where a recording was; None if it is not below the new place."""
-        rest = identity.removeprefix(self.new)
-        return self.old + rest if rest != identity and rest[:1] in ("/", os.sep) else None
 
 
 class MovedLine(NamedTuple):
@@ -61,56 +26,50 @@ class MovedLine(NamedTuple):
     stops: bool = True  # the run ends with it, and decodes nothing
 
 
-def moved_line(
-    where: str,
-    given: Moved | None,
-    journal: Journal,
-    key_of: Callable[[Source, str | None], int],
-    state_of: Callable[[Source], tuple[int, int | None]],
-    read_row: Callable[[int, int], bytes],
-    inputs: Iterable[object],
-) -> MovedLine:
+def moved_line(storage: Storage, run: OutputRun, journal: Journal, inputs: Iterable[object]) -> MovedLine:
     """Return what a run says if results seem to be of its inputs when they were elsewhere, or if --moved finds none of them.
 
     There is nothing to say if most of the first inputs have results, or if nothing is known of the others under any other
-    path. A --moved finds a result that an earlier run has taken over, too.
+    path. A --moved finds a result that an earlier run has taken over, too. Raises OSError.
 
     Args:
-        where: The output folder or URL.
-        given: The value of --moved.
+        storage: Where the results are.
+        run: What it writes.
         journal: Results of earlier runs.
-        key_of: Returns an input's key, and the key that it had at another path.
-        state_of: Returns an input's state in a journal, and its size in bytes, or None.
-        read_row: Reads a row, by its offsets.
         inputs: Sources and Failures of this run, in order; a few are taken, but with --moved all until it finds a result.
     """
-    files = (one for one in inputs if isinstance(one, Source) and isinstance(one.file, str))
+    given, where = run.moved, run.where
+    may_find_none = given is None or run.shard.count > 1  # its results may be in other shards
+    if may_find_none and not journal.is_live.any():
+        return MovedLine()
+    own = (one for one in inputs if isinstance(one, Source) and run.shard.holds(one.id))
+    files = (one for one in own if isinstance(one.file, str))
     sources = list(islice(files, _FEW))
-    new = [one for one in sources if not journal.has_result(key_of(one, None))]
-    if given == Moved.of(_NOTHING) or 2 * len(new) <= len(sources):
+    new = [one for one in sources if not journal.has_result(key_of(one))]
+    if given == Moved.of(NOT_MOVED) or 2 * len(new) <= len(sources):
         return MovedLine()
 
     def is_known(source: Source, moved: Moved) -> bool:
         old = moved.before(os.path.abspath(str(source.file)))
-        return old is not None and (journal.has_result(key_of(source, None)) or journal.has_result(key_of(source, old)))
+        return old is not None and (journal.has_result(key_of(source)) or journal.has_result(key_of(source, old)))
 
     if given is not None and any(is_known(one, given) for one in chain(sources, files)):
         return MovedLine()
-    found = None if journal.path is None else _find_moved(journal.path, state_of, new)
-    moved = None if found is None else _place_of(found, read_row, is_known, given is not None)
+    found = None if journal.path is None else _find_moved(journal.path, new)
+    moved = None if found is None else _place_of(found, storage, is_known, given is not None)
     if given is not None:
-        near = f"did you mean {moved}?" if moved else f"--moved {_NOTHING} decodes them"
+        near = f"did you mean {moved}?" if moved else f"--moved {NOT_MOVED} decodes them"
         return MovedLine(f"{given}: takes over no result in {where}, so nothing is decoded: {near}")
     if found is None or moved is None:
         return MovedLine()
-    place = "that were elsewhere" if moved.old == _UNKNOWN else f"in {moved.old}, which is gone"
+    place = "that were elsewhere" if moved.old == UNKNOWN_PLACE else f"in {moved.old}, which is gone"
     text = f"{where}: holds results of recordings {place}, with the names and sizes of these inputs"
     if not _are_same(found):
         return MovedLine(
             f"{text}; these are decoded as others: if they are the same, {moved} takes the results over", False
         )
     return MovedLine(
-        f"{text}, so nothing is decoded: {moved} takes the results over, --moved {_NOTHING} decodes all again"
+        f"{text}, so nothing is decoded: {moved} takes the results over, --moved {NOT_MOVED} decodes all again"
     )
 
 
@@ -122,9 +81,7 @@ class _Found(NamedTuple):
     entry: Entry
 
 
-def _find_moved(
-    journal: Path, state_of: Callable[[Source], tuple[int, int | None]], new: list[Source]
-) -> list[_Found] | None:
+def _find_moved(journal: Path, new: list[Source]) -> list[_Found] | None:
     """Return the `new` inputs of which results have the names and sizes, in the journal's order; None if they are too few."""
     wanted: dict[tuple[str, int | None], tuple[Source, int]] = {}
     for source in new:
@@ -154,25 +111,25 @@ def _are_same(found: list[_Found]) -> bool:
 
 def _place_of(
     found: list[_Found],
-    read_row: Callable[[int, int], bytes],
+    storage: Storage,
     is_known: Callable[[Source, Moved], bool],
     may_be_there: bool,
 ) -> Moved | None:
     """Return what --moved should say for inputs of which results have the names and sizes.
 
-    Return None if those recordings are still there, unless they `may_be_there`. The old place is _UNKNOWN if rows name it by a
-    path that counts from their list, or were taken over from a third place.
+    Return None if those recordings are still there, unless they `may_be_there`. The old place is UNKNOWN_PLACE if rows name it
+    by a path that counts from their list, or were taken over from a third place.
     """
     source, _, entry = found[0]
-    stated, path = str(json.loads(read_row(entry.begin, entry.end)).get("audio_filepath")), str(source.file)
+    stated, path = str(json.loads(storage.read(ROWS, entry.begin, entry.end)).get("audio_filepath")), str(source.file)
     is_relative = source.row is not None and not os.path.isabs(stated)  # to its list, which may have been anywhere
-    old = os.path.join(os.sep, _UNKNOWN, stated) if is_relative else os.path.abspath(stated)
+    old = os.path.join(os.sep, UNKNOWN_PLACE, stated) if is_relative else os.path.abspath(stated)
     if old == os.path.abspath(path):  # it was taken over elsewhere, and is back
-        return Moved(_UNKNOWN, os.path.dirname(old))
+        return Moved(UNKNOWN_PLACE, os.path.dirname(old))
     moved = _folders(old, os.path.abspath(path))
     if moved is None or (os.path.exists(old) and not may_be_there):
         return None
-    return moved if not is_relative and is_known(source, moved) else moved._replace(old=_UNKNOWN)
+    return moved if not is_relative and is_known(source, moved) else moved._replace(old=UNKNOWN_PLACE)
 
 
 def _folders(old: str, new: str) -> Moved | None:

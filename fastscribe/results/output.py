@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from functools import partial
-from itertools import compress
+from itertools import compress, islice
 from pathlib import Path
 from shlex import quote
 from time import monotonic, sleep
@@ -37,7 +36,7 @@ from fastscribe.results.journal import (
     read_entries,
 )
 from fastscribe.results.journal import last_run as last_run_in
-from fastscribe.results.journal_ledger import JournalLedger, key_of, state_of
+from fastscribe.results.journal_ledger import JournalLedger
 from fastscribe.results.moved import MovedLine, moved_line
 from fastscribe.results.names import Names
 from fastscribe.results.paths import Paths, in_the_way
@@ -45,7 +44,7 @@ from fastscribe.results.result_files import ResultFiles, file_formats
 from fastscribe.results.shards import Shard
 from fastscribe.results.storage import ROWS, Finish, Item, NewFile, Storage
 from fastscribe.results.stored import NotAResult
-from fastscribe.types import BoolArray, Failure, Source, Transcript
+from fastscribe.types import BoolArray, Failure, Transcript
 
 _NAMES = "speaker_names"  # in what a journal's runs state
 _REMOVED_AT_ONCE = 1000
@@ -88,28 +87,26 @@ class JournaledOutput:
         self._report: bytes | None = None
         self._earlier_report = b""
         self._is_closed = False
-        try:
-            self.journal = self._open(run)
-            self._names = self._names_of_all(run) if names is None else names
-        except InTheWay as error:
-            storage.close(None)
-            raise in_the_way(str(error.filename)) from None
-        except BaseException:
-            storage.close(None)
-            raise
-        self._committer = Committer(storage)
-        try:
+        with ExitStack() as closing_all:
+            closing_all.callback(storage.close, None)
+            try:
+                self.journal = self._open(run)
+                self._names = self._names_of_all(run) if names is None else names
+            except InTheWay as error:
+                raise in_the_way(str(error.filename)) from None
+            closing_all.pop_all()
+            self._committer = Committer(storage)
+            self.files = ResultFiles(storage, self.journal, self._committer)
+            closing_all.callback(self.close, finished=False)
             self._begin(run)
             self.files.recover()
-        except BaseException:
-            self.close(finished=False)
-            raise
+            closing_all.pop_all()
 
     def _begin(self, run: OutputRun) -> None:
         style = _with_names(run.style, self.journal.facts)
         if run.fingerprint is None and self.journal.header is not None:
             style = replace(style, tokens=self.journal.header.get("--tokens") is True)
-        self.files = ResultFiles(self._storage, style, self.journal, self._names, self._committer)
+        self.files.begin(style, self._names)
         named = self.files if self.files.formats else None  # nothing to name, so no memory for names
         self.ledger = JournalLedger(run.shard, self.journal, run.retry_failed, named, run.moved, self._take_over)
 
@@ -133,22 +130,29 @@ class JournaledOutput:
         """
         check_same_settings(self._storage.where, self.journal.header or {}, run.header or {})
         self._committer.flush()
-        self._run, self._say, before = run, say, self.files
+        self._run, self._say = run, say
         self.journal.is_in_this_run[:] = False
         self._names = self._names_of_all(run)
         self._begin(run)
-        self.files.go_on_from(before)
 
     def _open(self, run: OutputRun) -> Journal:
         storage = self._storage
         self._shards = storage.lock(self._say)
         if run.overwrite:
             self._shards = _overwrite(storage, run, self._shards, self._say)
-        _check_sharding(storage, run.shard, self._shards)
+        for other in (one for one in self._shards if one.count != run.shard.count):
+            shard = f"shard {other}" if other.count > 1 else "a run without shards"
+            raise UsageError(
+                f"{storage.where}: holds results of {shard}, of a run divided otherwise than {run.shard}: use another folder, "
+                "or --overwrite to start over"
+            )
         with suppress(FileNotFoundError):
             self._earlier_report = storage.read(Paths(Path(), run.shard.suffix).report.name)  # which open() removes
         names = run.style.speaker_names
-        return storage.open(run.header, {**run.facts, **({} if names is None else _stated(names))}, self._say)
+        facts = dict(run.facts)
+        if names is not None:
+            facts[_NAMES] = {"in_order": list(names.in_order), "of_labels": list(map(list, names.of_labels))}
+        return storage.open(run.header, facts, self._say)
 
     def _names_of_all(self, run: OutputRun) -> Names:
         """Return what gives names, which knows those of all shards."""
@@ -184,7 +188,7 @@ class JournaledOutput:
 
     def moved_line(self, inputs: Iterable[object]) -> MovedLine:
         """Return what the run says, as moved.moved_line(). Raises OSError."""
-        return _moved_line(self._storage, self._run, self.journal, inputs)
+        return moved_line(self._storage, self._run, self.journal, inputs)
 
     def make_files(self) -> Iterator[tuple[bool, bool]]:
         """Make the files that earlier results lack, in the journal's order. Yield whether each got one, and whether it failed.
@@ -334,16 +338,6 @@ def _others(names: Sequence[object]) -> str:
     return f" (and {len(names) - 1} more)" if len(names) > 1 else ""
 
 
-def _check_sharding(storage: Storage, shard: Shard, shards: Sequence[Shard]) -> None:
-    """Raise UsageError if a run into this place divided the inputs differently."""
-    for other in shards:
-        if other.count != shard.count:
-            raise UsageError(
-                f"{storage.where}: holds results of {'shard ' + str(other) if other.count > 1 else 'a run without shards'}, "
-                f"of a run divided otherwise than {shard}: use another folder, or --overwrite to start over"
-            )
-
-
 def _overwrite(storage: Storage, run: OutputRun, shards: Sequence[Shard], say: Callable[[str], object]) -> list[Shard]:
     """Remove the results of the run's shard, and of runs that divided the inputs differently; return the shards that stay.
 
@@ -358,64 +352,53 @@ def _overwrite(storage: Storage, run: OutputRun, shards: Sequence[Shard], say: C
     edited: list[str] = []
     former = [one for one in shards if one.count != run.shard.count]
     for shard in former:
-        with closing(_Locked(storage.where, shard, say)) as other:
-            _remove(other.storage, shard, edited)
+        with _locked(storage.where, shard, say) as other:
+            _remove(other, shard, edited)
     _remove(storage, run.shard, edited)
     if edited:
         say(f"{storage.where}/{edited[0]}{_others(edited)}: edited since the run: not removed")
     return [shard for shard in shards if shard not in (*former, run.shard)]
 
 
-class _Locked:
-    """The storage of another shard. Other shards of this run may be removing it too, so a held lock is retried for a while."""
+@contextmanager
+def _locked(where: str, shard: Shard, say: Callable[[str], object]) -> Iterator[Storage]:
+    """Yield the storage of another shard.
 
-    def __init__(self, where: str, shard: Shard, say: Callable[[str], object]) -> None:
-        self.storage = storage_at(where, shard)
-        deadline = monotonic() + _REMOVE_TIMEOUT_S
+    Other shards of this run may be removing it too, so a held lock is retried for a while.
+    """
+    storage, deadline = storage_at(where, shard), monotonic() + _REMOVE_TIMEOUT_S
+    try:
         while True:
             try:
-                self.storage.lock(say)
-                return
+                storage.lock(say)
+                break
             except UsageError:
                 if monotonic() > deadline:
-                    self.close()
                     raise
                 sleep(0.05)
-
-    def close(self) -> None:
-        self.storage.close(None)
+        yield storage
+    finally:
+        storage.close(None)
 
 
 def _remove(storage: Storage, shard: Shard, edited: list[str]) -> None:
+    """Remove what the runs of a shard wrote, and note the files that somebody edited, which stay."""
     journal = storage.load(shard, whatever_is_left=True)
-    for names in _files_of(storage, journal, edited):
-        storage.remove(names)
-    for own in journal.own:
-        storage.remove(own)
-
-
-def _files_of(storage: Storage, journal: Journal, edited: list[str]) -> Iterator[list[str]]:
-    """Yield the files that a journal's runs wrote, some at a time; note those that somebody edited."""
-    crcs: dict[str, tuple[int, ...]] = {}
     is_last = np.zeros(len(journal.entries), bool)
     is_last[journal.entry_indices] = True
-    entries = read_entries(journal.path) if journal.path is not None else iter(())
+    entries = compress(() if journal.path is None else read_entries(journal.path), is_last)
 
-    def check(file: str) -> tuple[str, bool | None]:
-        size = storage.size(file)
-        return file, None if size is None else is_ours(storage, NewFile(file, None, crcs[file]), size)
+    def check(file: NewFile) -> tuple[str, bool | None]:
+        size = storage.size(file.name)
+        return file.name, None if size is None else is_ours(storage, file, size)
 
-    def found() -> list[str]:
-        checked = list(storage.map(check, crcs))
+    files = (NewFile(f"{one.name}.{format}", None, left) for one in entries for format, left in one.left().items())
+    while some := list(islice(files, _REMOVED_AT_ONCE)):
+        checked = list(storage.map(check, some))
         edited.extend(file for file, is_own in checked if is_own is False)
-        crcs.clear()
-        return [file for file, is_own in checked if is_own]
-
-    for entry in compress(entries, is_last):
-        crcs |= {f"{entry.name}.{format}": left for format, left in entry.left().items()}
-        if len(crcs) >= _REMOVED_AT_ONCE:
-            yield found()
-    yield found()
+        storage.remove([file for file, is_own in checked if is_own])
+    for own in journal.own:
+        storage.remove(own)
 
 
 def storage_at(place: Path | str, shard: Shard) -> Storage:
@@ -486,11 +469,6 @@ def _with_names(style: OutputStyle, facts: Mapping[str, Any]) -> OutputStyle:
     return replace(style, speaker_names=SpeakerNames(tuple(names["in_order"]), of_labels))
 
 
-def _stated(names: SpeakerNames) -> dict[str, Any]:
-    """Return what the journal keeps of names, as JSON has it."""
-    return {_NAMES: {"in_order": list(names.in_order), "of_labels": list(map(list, names.of_labels))}}
-
-
 def moved_line_of(run: OutputRun, inputs: Iterable[object]) -> MovedLine:
     """Return what a run says, as moved.moved_line(); nothing is written, and no lock is needed.
 
@@ -500,17 +478,9 @@ def moved_line_of(run: OutputRun, inputs: Iterable[object]) -> MovedLine:
     """
     storage = storage_at(run.where, run.shard)
     try:
-        return _moved_line(storage, run, storage.load(run.shard), inputs)
+        return moved_line(storage, run, storage.load(run.shard), inputs)
     finally:
         storage.close(None)
-
-
-def _moved_line(storage: Storage, run: OutputRun, journal: Journal, inputs: Iterable[object]) -> MovedLine:
-    may_find_none = run.moved is None or run.shard.count > 1  # its results may be in other shards
-    if may_find_none and not journal.is_live.any():
-        return MovedLine()
-    own = (one for one in inputs if isinstance(one, Source) and run.shard.holds(one.id))
-    return moved_line(run.where, run.moved, journal, key_of, state_of, partial(storage.read, ROWS), own)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """The journal of an output URL: numbered objects below `.fastscribe/`, because no store can append to an object.
 
     .fastscribe/0-of-1/                   one shard of the runs into this URL
-        published.json                    the sizes of its transcripts.jsonl (published.py)
+        published.json                    the sizes of its transcripts.jsonl (storage_object.py)
         000001-3f9c02aa/                  one run
             run.json                      the fingerprint, and what the run states; its parts count with it alone
             alive.json                    the lock (object_lock.py), while the run lives
@@ -25,7 +25,7 @@ from tempfile import TemporaryDirectory
 
 from fastscribe.errors import UsageError
 from fastscribe.results.compact import CHANGED, NO_ORDER, compact
-from fastscribe.results.journal import SYNCED, parse_entry, read_journal
+from fastscribe.results.journal import SYNCED, parse_entry, parse_header, read_journal
 from fastscribe.results.objects import ObjectFolder
 from fastscribe.results.paths import Paths
 from fastscribe.results.shards import Shard
@@ -65,7 +65,7 @@ def run_name(run: str) -> str:
 
 
 def published_name(shard: Shard) -> str:
-    """Return the name of the note about the shard's joined rows (published.py)."""
+    """Return the name of the note about the shard's joined rows (storage_object.py)."""
     return f"{folder_of(shard)}/published.json"
 
 
@@ -134,14 +134,18 @@ class Parts:
         self._rows_end = 0
         try:
             self._lines = self.paths.journal.open("ab", buffering=0)
-            self._lines.write(folder.read(run_name(runs.runs[-1])))
+            stated = folder.read(name := run_name(runs.runs[-1]))
+            parse_header(stated.partition(b"\n")[0], folder.url_of(name))  # an error has the object's name
+            self._lines.write(stated)
             if not whatever_is_left:
                 _check_numbers(folder, [name for name, _ in runs.parts])
             ends = folder.map(lambda part: _read_end(folder, *part), runs.parts)
             for (name, _), end in zip(runs.parts, ends, strict=True):
                 if end is not None:
                     self.append(name, *end)
-                elif not whatever_is_left and name != _last_of_run(name, runs.parts):
+                elif not whatever_is_left and name != max(
+                    one for one, _ in runs.parts if _run_of(one) == _run_of(name)
+                ):
                     raise UsageError(f"{folder.url_of(name)}: {CHANGED}")
             self.journal = read_journal(self.paths.journal, own)
         except BaseException:
@@ -242,10 +246,6 @@ def _number_of(part: str) -> tuple[str, int]:
 
 def _run_of(part: str) -> str:
     return part.rpartition("/")[0]
-
-
-def _last_of_run(part: str, parts: Sequence[tuple[str, int]]) -> str:
-    return max(name for name, _ in parts if _run_of(name) == _run_of(part))
 
 
 def _read_end(folder: ObjectFolder, name: str, size: int) -> tuple[int, bytes] | None:

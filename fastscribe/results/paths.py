@@ -60,6 +60,10 @@ class Paths:
         return self.directory / f"transcripts{self.suffix}.jsonl"
 
     @property
+    def rows_bytes(self) -> int:
+        return self.rows.stat().st_size if self.rows.exists() else 0
+
+    @property
     def journal(self) -> Path:
         return self.directory / f"journal{self.suffix}.jsonl"
 

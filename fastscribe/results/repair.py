@@ -46,7 +46,7 @@ def repair(paths: Paths, journal: Journal, say: Callable[[str], object]) -> Jour
     """
     num_kept = num_with_rows(paths, journal.entries)
     rows_end = int(journal.entries["end"][:num_kept].max(initial=0))
-    if rows_size(paths) > rows_end:
+    if paths.rows_bytes > rows_end:
         _truncate(paths.rows, rows_end, num_kept == len(journal.entries), say)
     if num_kept < len(journal.entries):
         write_atomic(paths.journal, b"".join(_without_rows(paths.journal, num_kept)))
@@ -59,7 +59,7 @@ def repair(paths: Paths, journal: Journal, say: Callable[[str], object]) -> Jour
 def check_unedited(paths: Paths, journal: Journal) -> None:
     """Raise UsageError if `repair` would cut off rows of the user's, or results would lose theirs. Changes nothing."""
     end = int(journal.entries["end"].max(initial=0))
-    is_ours = rows_size(paths) <= end or _is_torn_commit(paths.rows, end)
+    is_ours = paths.rows_bytes <= end or _is_torn_commit(paths.rows, end)
     if num_with_rows(paths, journal.entries) < len(journal.entries) or not is_ours:
         raise edited_rows(paths.rows)
 
@@ -89,15 +89,11 @@ def num_with_rows(paths: Paths, entries: RecordArray) -> int:
     """Return the number of leading entries whose rows are intact."""
     starts = np.concatenate(([0], np.maximum.accumulate(entries["end"])))[:-1]
     is_earlier = entries["end"] <= starts  # no row, or one that an earlier entry wrote
-    fits = (entries["end"] <= rows_size(paths)) & (is_earlier | (entries["begin"] == starts))
+    fits = (entries["end"] <= paths.rows_bytes) & (is_earlier | (entries["begin"] == starts))
     num_kept = len(entries) if fits.all() else int(np.argmin(fits))
     writers = np.flatnonzero(~is_earlier[:num_kept])
     num_intact = _num_intact_rows(paths.rows, entries[writers])
     return num_kept if num_intact == len(writers) else int(writers[num_intact])
-
-
-def rows_size(paths: Paths) -> int:
-    return paths.rows.stat().st_size if paths.rows.exists() else 0
 
 
 def _num_intact_rows(path: Path, entries: RecordArray) -> int:

@@ -6,7 +6,7 @@ A file is only read if it would be replaced or removed. Else one look at its siz
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from threading import Lock
 from zlib import crc32
 
@@ -24,7 +24,7 @@ from fastscribe.types import Failure, Transcript
 
 
 class ResultFiles:
-    """Makes what a commit needs of a result, and files of earlier results again from their rows.
+    """Makes what a commit needs of a result, and files of earlier results again from their rows. A run calls begin() first.
 
     Attributes:
         style: The formats and their options.
@@ -36,30 +36,22 @@ class ResultFiles:
 
     Args:
         storage: Where the files are.
-        style: The formats and their options.
         journal: Earlier results.
-        names: Gives the files' names.
         committer: Queue of all changes.
     """
 
-    def __init__(
-        self, storage: Storage, style: OutputStyle, journal: Journal, names: Names, committer: Committer
-    ) -> None:
-        self.formats, self.names = file_formats(style.formats), names
+    def __init__(self, storage: Storage, journal: Journal, committer: Committer) -> None:
         self.num_made_again = 0
         self.not_made: list[OSError] = []
         self.laid_out_again: set[str] = set()
-        self._storage, self.style, self._journal, self._committer = storage, style, journal, committer
-        self._layout, self._names_layout = layout_keys(style)
+        self._storage, self._journal, self._committer = storage, journal, committer
         self._recovered: dict[int, list[str]] = {}  # formats that recover() has queued, by entry index
         self._lock = Lock()  # of what is counted
 
-    def go_on_from(self, before: ResultFiles) -> None:
-        """Take over what another one has counted of the same files."""
-        self.num_made_again = before.num_made_again
-        self.not_made += before.not_made
-        self.laid_out_again |= before.laid_out_again
-        self._recovered |= before._recovered
+    def begin(self, style: OutputStyle, names: Names) -> None:
+        """Take the style of a run, and what gives names to its files."""
+        self.formats, self.names, self.style = file_formats(style.formats), names, style
+        self._layout, self._names_layout = layout_keys(style)
 
     @property
     def with_other_names(self) -> list[str]:
@@ -77,13 +69,17 @@ class ResultFiles:
         """Return what a commit needs of a new result. Files of the result that it replaces go if it does not write them."""
         item = result if isinstance(result, Failure) else result.audio
         old = None if pending.entry_index is None else self._journal.entry(pending.entry_index)
-        name = pending.name or ("" if old is None else old.name)
-        former = {} if old is None else old.left()
-        contents = dict(self._contents(result, self.formats))
+        name, former = pending.name, {}
+        if old is not None:
+            name, former = name or old.name, old.left()
+        may_pass = (
+            isinstance(result, Failure) and result.may_pass
+        )  # with another state, the next run tries the input again
+        contents = self._contents(result, self.formats)
         entry = Entry(
             id=item.id,
             key=pending.key,
-            state=pending.state ^ _tried_again(result),
+            state=pending.state ^ may_pass,
             begin=0,
             end=0,
             order=item.index,
@@ -101,12 +97,10 @@ class ResultFiles:
         ]
         return Item(entry, content_of(result, "jsonl", self.style), files=tuple(files))
 
-    def _contents(self, result: Transcript | Failure, formats: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-        """Yield the formats of which a result has a file, and its content. A Failure has JSON alone."""
-        for format in formats:
-            content = content_of(result, format, self.style)
-            if content or not isinstance(result, Failure):
-                yield format, content
+    def _contents(self, result: Transcript | Failure, formats: Iterable[str]) -> dict[str, bytes]:
+        """Return the contents of a result's files by format. A Failure has JSON alone."""
+        found = {format: content_of(result, format, self.style) for format in formats}
+        return {format: content for format, content in found.items() if content or not isinstance(result, Failure)}
 
     def _marks(self, contents: dict[str, bytes]) -> dict[str, FileMark]:
         return {
@@ -173,10 +167,9 @@ class ResultFiles:
             result = to_result(json.loads(row), entry.id, entry.audio_s, order)
         except ValueError:
             return False
-        contents, former = dict(self._contents(result, formats)), entry.left()
-        marks = self._marks(contents)
+        contents, former = self._contents(result, formats), entry.left()
         files = [NewFile(f"{name}.{format}", content, former.get(format, ())) for format, content in contents.items()]
-        made = entry._replace(name=name, order=order, files={**entry.files, **marks}, former=former)
+        made = entry._replace(name=name, order=order, files={**entry.files, **self._marks(contents)}, former=former)
         self._committer.add(Item(made, row, False, tuple(files)))
         self._journal.replace_files(entry_index, made)
         with self._lock:
@@ -215,11 +208,6 @@ class ResultFiles:
         file = f"{entry.name}.{format}"
         size = self._storage.size(file)
         return size == entry.files[format].size and crc32(self._storage.read(file)) == entry.files[format].crc
-
-
-def _tried_again(result: Transcript | Failure) -> int:
-    """Return what makes an input's state another one, so that the next run tries it again: a store that was out of reach."""
-    return int(isinstance(result, Failure) and result.may_pass)
 
 
 def file_formats(formats: Iterable[str]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ to replace an object is asked to, wherever no run has written one.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
@@ -32,7 +33,6 @@ from fastscribe.results.parts import (
     with_last_line,
 )
 from fastscribe.results.paths import Paths, in_the_way
-from fastscribe.results.published import keep_rows_if_edited, publish
 from fastscribe.results.shards import UNSHARDED, Shard
 from fastscribe.results.storage import ROWS, Each, Finish, Item, Pace
 
@@ -62,8 +62,7 @@ class ObjectStorage:
         self.pace = Pace(_MAX_QUEUED, _COMMIT_RESULTS, _COMMIT_BYTES, MIN_PAUSE_S, MAX_PAUSE_S, PAUSE_SHARE)
         paths = Paths(Path(), shard.suffix)
         self._rows, self._report = paths.rows.name, paths.report.name
-        self._found: list[StoredRuns] | None = None  # the runs of all shards
-        self._orphans = StoredRuns(shard)  # those of this one, also if nothing but parts is listed
+        self._found: dict[Shard, StoredRuns] | None = None  # the runs of all shards
         self._loaded: list[Parts] = []
         self._parts: Parts | None = None  # once it is open
         self._lock: ObjectLock | None = None
@@ -81,28 +80,26 @@ class ObjectStorage:
         self._lock = lock
         self._check_own_names(besides=self._merged())
         self._found = None
-        return [runs.shard for runs in self._runs()]
+        return [shard for shard, runs in self._runs().items() if runs.runs]
 
     def _locks(self) -> list[str]:
         found = find_runs(self.folder.list(folder_of(self.shard)))
         return [name for runs in found for name in runs.alive]
 
-    def _runs(self) -> list[StoredRuns]:
+    def _runs(self) -> dict[Shard, StoredRuns]:
         """Return the runs of all shards. Parts without the settings of a run do not count."""
         if self._found is None:
-            found = find_runs(self.folder.list(STATE))
-            self._orphans = next((runs for runs in found if runs.shard == self.shard), StoredRuns(self.shard))
-            self._found = [runs for runs in found if runs.runs]
+            self._found = {runs.shard: runs for runs in find_runs(self.folder.list(STATE))}
         return self._found
 
     def _own_runs(self) -> StoredRuns:
-        return next((runs for runs in self._runs() if runs.shard == self.shard), StoredRuns(self.shard))
+        return self._runs().get(self.shard, StoredRuns(self.shard))
 
     def _check_own_names(self, besides: Sequence[str] = ()) -> None:
         """Raise UsageError if rows or report would replace something that no run wrote, except `besides`."""
-        is_begun = bool(self._own_runs().runs)
-        check_orphans(self.folder, self._orphans)
-        names = [] if is_begun else [name for name in (self._rows, self._report) if name not in besides]
+        runs = self._own_runs()
+        check_orphans(self.folder, runs)
+        names = [] if runs.runs else [name for name in (self._rows, self._report) if name not in besides]
         for name in filter(self.folder.exists, names):
             raise in_the_way(self.folder.url_of(name))
 
@@ -111,8 +108,8 @@ class ObjectStorage:
         return MERGED_FILES if self.shard.count == 1 and self.folder.exists(MERGED) else ()
 
     def load(self, shard: Shard, whatever_is_left: bool = False) -> Journal:
-        runs = next((runs for runs in self._runs() if runs.shard == shard), None)
-        if runs is None:
+        runs = self._runs().get(shard, StoredRuns(shard))
+        if not runs.runs:
             merged = self._merged() if shard == self.shard else ()
             return Journal(own=[merged, (MERGED,)] if merged else [])
         names = Paths(Path(), shard.suffix)
@@ -232,3 +229,45 @@ def last_stored_run(url: str, shard: Shard) -> LastRun | None:
             return None
         name = run_name(runs[-1])
         return last_run(folder.read(name).splitlines(keepends=True), folder.url_of(name))
+
+
+# `transcripts.jsonl` at a URL: every run and merge replaces it, and what someone edited is kept beside. A note below
+# `.fastscribe/` tells the sizes in bytes that the object had by our doing, because no journal lists it.
+
+
+def publish(folder: ObjectFolder, rows: str, note: str, path: Path) -> None:
+    """Write the rows, and replace earlier ones.
+
+    Args:
+        folder: The output URL's objects.
+        rows: Name of the rows.
+        note: Name of the note about them.
+        path: The rows' file.
+
+    Raises:
+        OSError: The store cannot be read or written.
+    """
+    keep_rows_if_edited(folder, rows, note)
+    sizes = [size for size in (folder.size(rows), path.stat().st_size) if size is not None]
+    folder.put(note, (json.dumps({"bytes": sizes}) + "\n").encode())  # a kill may leave either
+    folder.upload(rows, path)
+
+
+def keep_rows_if_edited(folder: ObjectFolder, rows: str, note: str) -> None:
+    """Copy rows that someone edited to `transcripts.previous.jsonl` or the next free name. Raises OSError.
+
+    Without a note they are as a run left them.
+    """
+    try:
+        sizes = list(json.loads(folder.read_if_there(note))["bytes"])
+    except (ValueError, TypeError, KeyError):
+        return
+    stem, _, extension = rows.rpartition(".")
+    content, number = b"" if folder.size(rows) in (None, *sizes) else folder.read_if_there(rows), 1
+    while content:
+        try:
+            copy = f"{stem}.previous{f'.{number}' if number > 1 else ''}.{extension}"
+            folder.create(copy, content)
+            return
+        except InTheWay:
+            number += 1

@@ -54,43 +54,35 @@ def _to_result(fields: Mapping[str, Any], id: str, audio_s: float | None, index:
     path = fields["audio_filepath"]
     if not isinstance(path, str):
         raise TypeError("audio_filepath is no text")
-    id = id or _id(path, fields.get("offset"))
+    id = id or relative_id(path) + offset_suffix(fields.get("offset"))
     if "error" in fields:
         error = fields["error"]
         return Failure(path, id, error["stage"], error["type"], error["message"], _row(fields), index)
-    is_manifest = "pred_text" in fields
-    words = words_of(fields["words"])
-    seconds = _length_s(fields, words) if audio_s is None else audio_s
-    row = _row(fields) if is_manifest else None
-    notes = tuple(map(str, fields.get("audio_notes", ())))
-    phase = tuple((number(one, "start"), number(one, "end")) for one in fields.get("opposite_phase", ()))
-    size, channel = round(seconds * _RATE), fields.get("missing_channel")
+    prefix = "pred_" if "pred_text" in fields else ""
+    words, speakers = words_of(fields["words"]), tuple(map(str, fields.get(f"{prefix}speakers", ())))
     audio = AudioInfo(
-        path, id, _RATE, 1, size, row=row, index=index, notes=notes, missing_channel=channel, opposite_phase=phase
+        path,
+        id,
+        _RATE,
+        channels=1,
+        num_samples=round((_length_s(fields, words) if audio_s is None else audio_s) * _RATE),
+        row=_row(fields) if prefix else None,
+        index=index,
+        notes=tuple(map(str, fields.get("audio_notes", ()))),
+        missing_channel=fields.get("missing_channel"),
+        opposite_phase=tuple(map(_span, fields.get("opposite_phase", ()))),
     )
-    text = fields["pred_text" if is_manifest else "text"]
-    gaps = tuple(Gap(float(gap["start"]), float(gap["end"]), _speaker(gap)) for gap in fields.get("gaps", ()))
-    tokens = tuple(
-        Token(token["id"], token["piece"], *_timed(token), _speaker(token)) for token in fields.get("tokens", ())
-    )
-    nbest = tuple(map(_alternative, fields.get("nbest", ())))
-    language = fields.get("pred_language" if is_manifest else "language")
-    segments = tuple(_segments(fields["segments"], words))
-    speakers = tuple(map(str, fields.get("pred_speakers" if is_manifest else "speakers", ())))
     return Transcript(
         audio,
-        text,
-        segments,
-        tokens,
-        gaps,
-        nbest,
-        language,
+        fields[f"{prefix}text"],
+        tuple(_segments(fields["segments"], words)),
+        tuple(Token(one["id"], one["piece"], *_timed(one), _text(one, "speaker")) for one in fields.get("tokens", ())),
+        tuple(Gap(float(gap["start"]), float(gap["end"]), _text(gap, "speaker")) for gap in fields.get("gaps", ())),
+        tuple(map(_alternative, fields.get("nbest", ()))),
+        fields.get(f"{prefix}language"),
         speakers=speakers,
         speaker_channels=_speaker_channels(fields, speakers),
-        turns=tuple(
-            Turn(number(one, "start"), number(one, "end"), str(one["speaker"]))
-            for one in fields.get("pred_turns" if is_manifest else "turns", ())
-        ),
+        turns=tuple(Turn(*_span(one), str(one["speaker"])) for one in fields.get(f"{prefix}turns", ())),
         voices=stored_voices(fields),
         removed_words=tuple(words_of(fields.get("removed_words", ()))),
     )
@@ -134,13 +126,12 @@ def _row(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name not in OWN_KEYS}
 
 
-def _speaker(part: Mapping[str, Any]) -> str | None:
-    name = part.get("speaker")
-    return None if name is None else str(name)
+def _text(part: Mapping[str, Any], name: str) -> str | None:
+    return None if part.get(name) is None else str(part[name])
 
 
 def _segments(stored: Iterable[Mapping[str, Any]], words: Sequence[Word]) -> list[Segment]:
-    segments = [Segment(one["text"], *_timed(one), (), _line(one.get("line")), _speaker(one)) for one in stored]
+    segments = [Segment(one["text"], *_timed(one), (), _line(one.get("line")), _text(one, "speaker")) for one in stored]
     if words and not segments:
         raise ValueError("words without segments")
     if not segments:
@@ -161,24 +152,25 @@ def _line(number: object) -> int | None:
 
 
 def _alternative(one: Mapping[str, Any]) -> Alternative:
-    score, start_s, end_s = (number(one, name) for name in ("score", "start", "end"))
-    return Alternative(one["text"], score, start_s, end_s, tuple(words_of(one["words"])), _speaker(one))
+    return Alternative(
+        one["text"], number(one, "score"), *_span(one), tuple(words_of(one["words"])), _text(one, "speaker")
+    )
 
 
 def words_of(stored: Iterable[Mapping[str, Any]]) -> list[Word]:
     """Return the words of their objects."""
     return [
-        Word(word["word"], *_timed(word), word.get("missing") is True, _speaker(word), _original(word))
-        for word in stored
+        Word(one["word"], *_timed(one), one.get("missing") is True, _text(one, "speaker"), _text(one, "original"))
+        for one in stored
     ]
 
 
-def _original(word: Mapping[str, Any]) -> str | None:
-    return None if word.get("original") is None else str(word["original"])
-
-
 def _timed(part: Mapping[str, Any]) -> tuple[float, float, float]:
-    return number(part, "start"), number(part, "end"), number(part, "confidence")
+    return *_span(part), number(part, "confidence")
+
+
+def _span(part: Mapping[str, Any]) -> tuple[float, float]:
+    return number(part, "start"), number(part, "end")
 
 
 def number(part: Mapping[str, Any], name: str) -> float:
@@ -191,7 +183,3 @@ def _length_s(fields: Mapping[str, Any], words: Sequence[Word]) -> float:
     if isinstance(stated, (int, float)) and 0 < stated < math.inf:
         return float(stated)
     return max((word.end_s for word in words if math.isfinite(word.end_s)), default=0.0)
-
-
-def _id(path: str, offset: Any) -> str:
-    return relative_id(path) + offset_suffix(offset)

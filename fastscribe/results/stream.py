@@ -20,7 +20,6 @@ from fastscribe.config import OutputStyle
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.results.formats.writers import SINGLE_FORMATS, named, offset_suffix, render
 from fastscribe.results.interfaces import Ledger, OutputRun
-from fastscribe.results.shards import Shard
 from fastscribe.text.joining import join_texts
 from fastscribe.types import Failure, Source, Transcript
 
@@ -30,7 +29,7 @@ def check_inputs(format: str, inputs: Sequence[str], found: Iterable[Source | Fa
 
     Args:
         format: The format.
-        inputs: What the user gave. What stdin holds is known once it is read (StreamLedger).
+        inputs: What the user gave. What stdin holds is known once it is read (StreamOutput.expect).
         found: The recordings of the inputs, which are asked for up to the second one.
     """
     if format not in SINGLE_FORMATS or list(inputs) == [STDIN] or is_one(inputs):
@@ -78,21 +77,24 @@ def emit(stream: TextIO, text: str) -> None:
     stream.flush()
 
 
-class StreamLedger(Ledger):
-    """Ledger of a stream, which keeps nothing of earlier runs. `order` holds the indices of inputs without a result.
+class StreamOutput(Ledger):
+    """Writes results in the first of the formats: UTF-8 whatever the locale, flushed after each result.
+
+    It is its own ledger, which keeps nothing of earlier runs: give `ledger` to Transcriber.results(). The stream stays open.
 
     Args:
-        shard: The part of the inputs that this run transcribes.
-        ordered: Remember the order.
-        format: The stream's format.
-        inputs: As the user gave them.
+        stream: Where the text goes.
+        run: What it writes. With `ordered`, and always of text, a result waits until those of all earlier inputs are written.
     """
 
-    def __init__(self, shard: Shard, ordered: bool, format: str, inputs: Sequence[str]) -> None:
-        super().__init__(shard)
-        self.order: deque[int] = deque()
-        self.is_one = is_one(inputs)
-        self._ordered, self._format, self._is_stdin = ordered, format, list(inputs) == [STDIN]
+    def __init__(self, stream: TextIO, run: OutputRun) -> None:
+        super().__init__(run.shard)
+        self._stream, self.style, self.ledger = stream, run.style, self
+        self._format = run.style.formats[0]
+        self._ordered = run.ordered or self._format == "txt"
+        self._is_one, self._is_stdin = is_one(run.inputs), list(run.inputs) == [STDIN]
+        self._order: deque[int] = deque()  # indices of inputs without a result
+        self._held: dict[int, str] = {}  # texts that wait for earlier inputs, by index
 
     def expect(self, source: Source | Failure) -> bool:
         """Return False if the input belongs to another shard.
@@ -101,31 +103,13 @@ class StreamLedger(Ledger):
             UsageError: Another recording would follow in a format that holds one. Called ahead of all decoding.
         """
         if self._is_stdin and source.index == 0:
-            self.is_one = source.path == STDIN  # else it is the first of a list
-        if self._format in SINGLE_FORMATS and (source.index > 0 or (self._is_stdin and not self.is_one)):
+            self._is_one = source.path == STDIN  # else it is the first of a list
+        if self._format in SINGLE_FORMATS and (source.index > 0 or (self._is_stdin and not self._is_one)):
             raise several(self._format)
         is_ours = super().expect(source)
         if is_ours and self._ordered:
-            self.order.append(source.index)
+            self._order.append(source.index)
         return is_ours
-
-
-class StreamOutput:
-    """Writes results in the first of the formats: UTF-8 whatever the locale, flushed after each result.
-
-    Give its `ledger` to Transcriber.results(). The stream stays open.
-
-    Args:
-        stream: Where the text goes.
-        run: What it writes. With `ordered`, and always of text, a result waits until those of all earlier inputs are written.
-    """
-
-    def __init__(self, stream: TextIO, run: OutputRun) -> None:
-        self._format = run.style.formats[0]
-        self._ordered = run.ordered or self._format == "txt"
-        self.ledger = StreamLedger(run.shard, self._ordered, self._format, run.inputs)
-        self._stream, self.style = stream, run.style
-        self._held: dict[int, str] = {}  # texts that wait for earlier inputs, by index
 
     def __enter__(self) -> StreamOutput:
         return self
@@ -150,7 +134,7 @@ class StreamOutput:
             OutputError: The stream cannot be written.
         """
         item = result if isinstance(result, Failure) else result.audio
-        text = stream_text(result, self.style, self.ledger.is_one)
+        text = stream_text(result, self.style, self._is_one)
         try:
             self._write(item.index, text)
         except BrokenPipeError:
@@ -163,6 +147,5 @@ class StreamOutput:
             emit(self._stream, text)
             return
         self._held[index] = text
-        order = self.ledger.order
-        while order and order[0] in self._held:
-            emit(self._stream, self._held.pop(order.popleft()))
+        while self._order and self._order[0] in self._held:
+            emit(self._stream, self._held.pop(self._order.popleft()))

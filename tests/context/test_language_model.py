@@ -32,13 +32,13 @@ from fastscribe.config import OutputStyle
 from fastscribe.context import language_model
 from fastscribe.context.language_model import Fusion, LanguageModel, LazyTables, Ngrams, parse, serialize
 from fastscribe.errors import CheckpointError, UsageError
-from fastscribe.journaled import run_fingerprint
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.pipeline.run_rooms import fused_model
 from fastscribe.training.data import prepare
 from fastscribe.training.dataloader import AudioDataLoader
 from fastscribe.training.recipe import parse_recipe
 from fastscribe.training.validation import validate
+from fastscribe.transcriber import run_fingerprint
 from fastscribe.types import Batch
 from scripts.default_model import ngrams
 from tests.conftest import AUDIO, MODELS, checkpoint

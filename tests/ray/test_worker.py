@@ -15,10 +15,10 @@ import pytest
 from fastscribe import Options, Transcriber, Transcript
 from fastscribe.config import OutputStyle
 from fastscribe.errors import DeviceFailed, FastscribeError, UsageError
-from fastscribe.journaled import run_fingerprint
 from fastscribe.ray.run import Places, RayTranscriber, _Block
 from fastscribe.results.fingerprint import model_digest
 from fastscribe.results.formats.writers import to_jsonl
+from fastscribe.transcriber import run_fingerprint
 from fastscribe.types import Failure, RenderedTranscript, Source
 from tests.conftest import AUDIO, MODELS
 from tests.context.arpa_files import random_arpa

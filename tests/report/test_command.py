@@ -76,7 +76,7 @@ def test_terminated_run(tmp_path: Path) -> None:
 def test_the_page_hides_secrets_of_the_error_and_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     style = SimpleNamespace(formats=["jsonl"])
     output = SimpleNamespace(where="s3://key:pass5word@bucket/out", shard=Shard(0, 1), style=style)
-    job = SimpleNamespace(options=Options(), output=output, devices=None, model="m")
+    job = SimpleNamespace(options=Options(), output=output, devices=None, model="m", price_per_hour=None)
     executor = SimpleNamespace(facts=SimpleNamespace(decoder_name="tdt"), budget=Budget(1.0))
     transcriber: Any = SimpleNamespace(
         _executor=executor,
@@ -85,9 +85,11 @@ def test_the_page_hides_secrets_of_the_error_and_the_output(tmp_path: Path, monk
     written: list[Any] = []
     monkeypatch.setattr(transcribe_page, "render", written.append)
     monkeypatch.setattr(transcribe_page, "write_page", lambda path, page: None)
-    page = transcribe_page.RunPage(tmp_path / "page.html", job, transcriber)  # type: ignore[arg-type]
+    monkeypatch.setattr("fastscribe.transcriber.run_stats", lambda *given: SimpleNamespace(to_json=dict))
     for error in (UsageError("https://me:pass5word@host/a is gone"), RuntimeError("https://me:pass5word@host/a")):
-        page.write(SimpleNamespace(to_json=dict), transcribe_page._status(error))  # type: ignore[arg-type]
+        page = transcribe_page.PagePart(tmp_path / "page.html")
+        with pytest.raises(type(error)), page.during(job, transcriber):  # type: ignore[arg-type]
+            raise error
     assert [one["status"] for one in written] == [
         "stopped: https://me:***@host/a is gone",
         "stopped: RuntimeError: https://me:***@host/a",

@@ -20,8 +20,7 @@ from fastscribe._system.text_layout import clean_text
 from fastscribe.audio.failures import to_failure
 from fastscribe.config import OutputStyle
 from fastscribe.errors import AudioError, OutputError, UsageError
-from fastscribe.results.interfaces import Output, OutputRun, check_new_folder
-from fastscribe.results.moved import Moved
+from fastscribe.results.interfaces import Moved, OutputRun, check_new_folder
 from fastscribe.results.output import JournaledOutput, Totals, open_journaled, read_ledger
 from fastscribe.results.shards import UNSHARDED, Shard
 from fastscribe.results.storage_folder import FolderStorage
@@ -41,7 +40,7 @@ def failed(id: str, index: int = 0) -> Failure:
     return Failure("/in/" + id, id, "load", "AudioError", "broken", None, index)
 
 
-def put(output: Output, result: Transcript | Failure, **changed: Any) -> bool:
+def put(output: JournaledOutput, result: Transcript | Failure, **changed: Any) -> bool:
     """Announce an input, and write its result if an earlier run has not done it. `changed` is of its manifest row."""
     item = result if isinstance(result, Failure) else result.audio
     source = Source(item.path, item.path, item.id, index=item.index, row=changed or None)

@@ -84,6 +84,14 @@ def test_only_the_last_part_of_a_run_may_lack_its_end(folder: ObjectFolder, cont
         opened(folder)
 
 
+@pytest.mark.parametrize("content", [b"", b"no journal\n"])
+def test_settings_that_are_none_are_an_error_with_their_url(folder: ObjectFolder, content: bytes) -> None:
+    put_part(folder, RUN, 1)
+    folder.put(run_name(RUN), content)
+    with pytest.raises(UsageError, match=f"^{folder.url_of(run_name(RUN))}: is not a journal of fastscribe's"):
+        opened(folder)
+
+
 def test_rows_that_were_cut_are_an_error(folder: ObjectFolder) -> None:
     put_part(folder, RUN, 1)
     parts = opened(folder)

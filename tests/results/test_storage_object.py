@@ -9,7 +9,7 @@ import pytest
 
 from fastscribe._system import remote
 from fastscribe.errors import OutputError, UsageError
-from fastscribe.results.merge_objects import merge_store
+from fastscribe.results.merge import merge_store
 from fastscribe.results.shards import Shard
 from fastscribe.types import Source
 from tests.helpers.object_store import FaultyStore

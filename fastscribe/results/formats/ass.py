@@ -61,17 +61,27 @@ def to_ass(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE) -> str:
 
     Given subtitles get other times, in their own styles.
     """
-    cues = _cues(transcript, style)
+    last_ms = round(round(transcript.audio.duration_s, 3) * 1000) // 10 * 10  # the whole hundredths of a second
+    cues = [
+        replace(cue, start_ms=min(cue.start_ms, last_ms), end_ms=min(cue.end_ms, last_ms))
+        for cue in to_cues(transcript, style)
+    ]
     file = _given_file(transcript)
     if file is not None and len(file) == len(cues):
         for event, cue in zip(file, cues, strict=True):
             event.start, event.end = cue.start_ms, cue.end_ms
     else:
-        styles = {speaker: f"Speaker {number}" for number, speaker in enumerate(transcript.speakers, start=1)}
         file = SSAFile()
         file.info = dict(_INFO)
-        file.styles = {name: _style(number) for number, name in enumerate(styles.values() or ["Default"])}
-        file.events = [_event(cue, styles.get(cue.speaker or "", "Default")) for cue in cues]
+        styles = {speaker: f"Speaker {number}" for number, speaker in enumerate(transcript.speakers, start=1)}
+        file.styles = {
+            name: replace(_STYLE, primarycolor=_SPOKEN[number % len(_SPOKEN)])
+            for number, name in enumerate(styles.values() or ["Default"])
+        }
+        for cue in cues:
+            name = clean_text(cue.speaker or "").replace(",", ";")  # commas separate the fields
+            event_style = styles.get(cue.speaker or "", "Default")
+            file.events.append(SSAEvent(cue.start_ms, cue.end_ms, _karaoke(cue), style=event_style, name=name))
     text = StringIO()
     _Ass.to_file(file, text, "ass", header_notice="")
     return text.getvalue()
@@ -88,24 +98,6 @@ def _given_file(transcript: Transcript) -> SSAFile | None:
             return SSAFile.from_string(given.header, "ass")
     except (IndexError, TypeError, ValueError):
         return None
-
-
-def _cues(transcript: Transcript, style: SubtitleStyle) -> list[Cue]:
-    """Return the cues, within the whole hundredths of a second that the recording has."""
-    last_ms = round(round(transcript.audio.duration_s, 3) * 1000) // 10 * 10
-    return [
-        replace(cue, start_ms=min(cue.start_ms, last_ms), end_ms=min(cue.end_ms, last_ms))
-        for cue in to_cues(transcript, style)
-    ]
-
-
-def _style(number: int) -> SSAStyle:
-    return replace(_STYLE, primarycolor=_SPOKEN[number % len(_SPOKEN)])
-
-
-def _event(cue: Cue, style: str) -> SSAEvent:
-    name = clean_text(cue.speaker or "").replace(",", ";")  # commas separate the fields
-    return SSAEvent(cue.start_ms, cue.end_ms, _karaoke(cue), style=style, name=name)
 
 
 def _karaoke(cue: Cue) -> str:

@@ -14,13 +14,13 @@ from fastscribe.types import Transcript
 
 def to_srt(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE) -> str:
     """Return SubRip. A speaker's name is before the first word of a turn."""
-    cues = [
-        cue for cue in to_cues(transcript, style, names_speakers=True) if cue.given is None or cue.given.is_shown("srt")
-    ]
-    return "".join(
-        f"{number}\n{_clock(cue.start_ms, ',')} --> {_clock(cue.end_ms, ',')}\n{_srt_text(cue)}\n\n"
-        for number, cue in enumerate(cues, start=1)
-    )
+    texts: list[str] = []
+    for cue in to_cues(transcript, style, names_speakers=True):
+        if cue.given is None or cue.given.is_shown("srt"):
+            text = escape_srt("\n".join(cue.lines)) if cue.given is None else cue.given.markup("srt")
+            times = f"{_clock(cue.start_ms, ',')} --> {_clock(cue.end_ms, ',')}"
+            texts.append(f"{len(texts) + 1}\n{times}\n{text}\n\n")
+    return "".join(texts)
 
 
 def to_vtt(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE) -> str:
@@ -29,35 +29,21 @@ def to_vtt(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE) -> str:
     Every player shows `<u>`. WebVTT's times inside a cue do nothing in Firefox, mpv and ffmpeg; elsewhere they need a style
     sheet, or words appear one by one. The repeats follow each other without a gap. A speaker's name is in a voice tag, `<v>`.
     """
-    cues = [cue for cue in to_cues(transcript, style) if cue.given is None or cue.given.is_shown("vtt")]
-    timed_texts = ((cue, text) for cue in cues for text in (_karaoke(cue) if style.highlight_words else _plain(cue)))
     given = found_cues(transcript)
-    header = given.header if given is not None and given.format == "vtt" else ""
-    return f"{header or 'WEBVTT'}\n\n" + "".join(
-        f"{_name(cue)}{_clock(start_ms, '.')} --> {_clock(end_ms, '.')}{_settings(cue)}\n{_voice(cue)}{text}\n\n"
-        for cue, (start_ms, end_ms, text) in timed_texts
-    )
+    texts = [(given.header if given is not None and given.format == "vtt" else "") or "WEBVTT", "\n\n"]
+    for cue in to_cues(transcript, style):
+        if cue.given is None or cue.given.is_shown("vtt"):
+            name = f"{cue.given.id}\n" if cue.given is not None and cue.given.id else ""
+            settings = f" {cue.given.settings}" if cue.given is not None and cue.given.settings else ""
+            voice = "" if cue.speaker is None else f"<v {escape_vtt(clean_text(cue.speaker))}>"
+            for start_ms, end_ms, text in _karaoke(cue) if style.highlight_words else _plain(cue):
+                texts.append(f"{name}{_clock(start_ms, '.')} --> {_clock(end_ms, '.')}{settings}\n{voice}{text}\n\n")
+    return "".join(texts)
 
 
 def _clock(time_ms: int, decimal_mark: str) -> str:
     seconds, ms = divmod(time_ms, 1000)
     return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}{decimal_mark}{ms:03d}"
-
-
-def _srt_text(cue: Cue) -> str:
-    return escape_srt("\n".join(cue.lines)) if cue.given is None else cue.given.markup("srt")
-
-
-def _name(cue: Cue) -> str:
-    return f"{cue.given.id}\n" if cue.given is not None and cue.given.id else ""
-
-
-def _settings(cue: Cue) -> str:
-    return f" {cue.given.settings}" if cue.given is not None and cue.given.settings else ""
-
-
-def _voice(cue: Cue) -> str:
-    return "" if cue.speaker is None else f"<v {escape_vtt(clean_text(cue.speaker))}>"
 
 
 def _plain(cue: Cue) -> Iterator[tuple[int, int, str]]:

@@ -163,42 +163,31 @@ def to_object(result: Transcript | Failure, tokens: bool = False) -> dict[str, A
     if isinstance(result, Failure):
         error = {"stage": result.stage, "type": result.error_type, "message": result.message}
         return {**_carried(result.row), **_path(result.row, result.path), "error": error}
-    row = result.audio.row
-    found: dict[str, Any] = (
-        {} if row is not None and "duration" in row else {"duration": round(float(result.audio.duration_s), 3)}
-    )
+    audio, row = result.audio, result.audio.row
     prefix = "" if row is None else "pred_"
-    found[f"{prefix}text"] = result.text
-    if result.language is not None:
-        found[f"{prefix}language"] = result.language
-    if result.speakers:
-        found[f"{prefix}speakers"] = list(result.speakers)
-    if result.speaker_channels:
-        found["speaker_channels"] = dict(zip(result.speakers, result.speaker_channels, strict=True))
-    if result.audio.missing_channel is not None:
-        found["missing_channel"] = result.audio.missing_channel
-    if result.audio.opposite_phase:
-        found["opposite_phase"] = [span_object(*span) for span in result.audio.opposite_phase]
-    if result.turns:
-        found[f"{prefix}turns"] = [
-            {**span_object(turn.start_s, turn.end_s), "speaker": turn.speaker} for turn in result.turns
-        ]
-    if result.voices:
-        found[f"{prefix}voices"] = list(map(_voice_object, result.voices))
-    found["segments"] = [_segment(segment) for segment in result.segments]
-    found["words"] = [word_object(word) for word in result.words]
-    found["gaps"] = [{**span_object(gap.start_s, gap.end_s), **_speaker(gap)} for gap in result.gaps]
-    if result.audio.notes:
-        found["audio_notes"] = list(result.audio.notes)
-    if result.removed_words:
-        found["removed_words"] = list(map(word_object, result.removed_words))
-    if result.nbest:
-        found["nbest"] = [_alternative(alternative) for alternative in result.nbest]
-    if tokens:
-        found["tokens"] = [
-            {"id": token.id, **_timed("piece", token.piece, token), **_speaker(token)} for token in result.tokens
-        ]
-    return {**_carried(row), **_path(row, result.audio.path), **found}
+    found: dict[str, Any] = {
+        "duration": None if row is not None and "duration" in row else round(float(audio.duration_s), 3),
+        f"{prefix}text": result.text,
+        f"{prefix}language": result.language,
+        f"{prefix}speakers": list(result.speakers) or None,
+        "speaker_channels": dict(zip(result.speakers, result.speaker_channels, strict=False)) or None,
+        "missing_channel": audio.missing_channel,
+        "opposite_phase": [span_object(*span) for span in audio.opposite_phase] or None,
+        f"{prefix}turns": [{**span_object(one.start_s, one.end_s), "speaker": one.speaker} for one in result.turns]
+        or None,
+        f"{prefix}voices": list(map(_voice_object, result.voices)) or None,
+        "segments": [
+            _timed("text", one.text, one, line=one.line, missing=one.is_missing or None) for one in result.segments
+        ],
+        "words": [word_object(word) for word in result.words],
+        "gaps": [{**span_object(gap.start_s, gap.end_s), **_speaker(gap)} for gap in result.gaps],
+        "audio_notes": list(audio.notes) or None,
+        "removed_words": list(map(word_object, result.removed_words)) or None,
+        "nbest": list(map(_alternative, result.nbest)) or None,
+        "tokens": [{"id": one.id, **_timed("piece", one.piece, one)} for one in result.tokens] if tokens else None,
+    }
+    present = {name: value for name, value in found.items() if value is not None}
+    return {**_carried(row), **_path(row, audio.path), **present}
 
 
 def _voice_object(voice: Voice) -> dict[str, Any]:
@@ -282,30 +271,27 @@ def _alternative(alternative: Alternative) -> dict[str, Any]:
     }
 
 
-def _segment(segment: Segment) -> dict[str, Any]:
-    line = {} if segment.line is None else {"line": segment.line}
-    missing = {"missing": True} if segment.is_missing else {}
-    return {**_timed("text", segment.text, segment), **_speaker(segment), **line, **missing}
-
-
 def word_object(word: Word) -> dict[str, Any]:
     """Return the object of a word."""
-    original = {} if word.original is None else {"original": word.original}
-    missing = {"missing": True} if word.missing else {}
-    return {**_timed("word", word.text, word), **_speaker(word), **original, **missing}
+    return _timed("word", word.text, word, original=word.original, missing=word.missing or None)
 
 
-def _speaker(part: Segment | Word | Token | Gap | Alternative) -> dict[str, str]:
+def _speaker(part: Gap | Alternative) -> dict[str, str]:
     return {} if part.speaker is None else {"speaker": part.speaker}
 
 
-def _timed(key: str, text: str, part: Segment | Word | Token) -> dict[str, Any]:
-    return {
+def _timed(key: str, text: str, part: Segment | Word | Token, **details: object) -> dict[str, Any]:
+    """Return the object of a part with a text; it lacks what is None."""
+    found: dict[str, Any] = {
         key: text,
         "start": seconds(part.start_s),
         "end": seconds(part.end_s),
         "confidence": round(float(part.confidence), 2),
     }
+    for name, value in (("speaker", part.speaker), *details.items()):
+        if value is not None:
+            found[name] = value
+    return found
 
 
 def span_object(start_s: float, end_s: float) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import unicodedata
 from collections.abc import Sequence
 from typing import Any
@@ -193,58 +194,60 @@ def evenly_spoken(text: str, s_per_column: float = 0.07) -> list[Word]:
     return words
 
 
-def lines_of(text: str, s_per_column: float = 0.07, style: SubtitleStyle = DEFAULT_STYLE) -> list[tuple[str, ...]]:
+def lines_of(text: str, s_per_column: float = 0.07, style: SubtitleStyle = DEFAULT_STYLE) -> str:
+    """Return the cues of an evenly spoken text, divided by "|"; their lines are divided by "/"."""
     words = evenly_spoken(text, s_per_column)
-    return [cue.lines for cue in words_to_cues(words, round(words[-1].end_s * 1000) + 2000, style)]
+    cues = words_to_cues(words, round(words[-1].end_s * 1000) + 2000, style)
+    return " | ".join(" / ".join(cue.lines) for cue in cues)
 
 
-def test_sentences_get_their_own_cues() -> None:
-    assert lines_of("The first one is short. The second is about as long. And so is the third.") == [
-        ("The first one is short.",),
-        ("The second is about as long.",),
-        ("And so is the third.",),
-    ]
+STAGE = "if you cannot say which stage your code is, it is probably two."
+CLAUSE, REST, AFTER_PAUSE = "aa bb cc dd aa bb cc dd aa bb,", "ee ff", "gg hh ii jj kk"
+READING = f"{CLAUSE} {REST} <1.4> {AFTER_PAUSE}", 0.03
+ANY_SPEED, SLOW_READERS = (SubtitleStyle(42, 1, 7.0, 0.0, speed) for speed in (None, 15))
+EXAMPLES: dict[str, tuple[Any, ...]] = {  # what should come, and the arguments of lines_of()
+    "sentences get cues of their own": (
+        "The first one is short. | The second is about as long. | And so is the third.",
+        "The first one is short. The second is about as long. And so is the third.",
+    ),
+    "sentences that are too short to read share a cue": (
+        "Yes. No. | I do not think so, Peter, not today.",
+        "Yes. No. <0.5> I do not think so, Peter, not today.",
+    ),
+    "a long sentence breaks after a comma first": (
+        "When the rain had finally / stopped and the street was dry, | we went out to look for / the dog that ran away.",
+        "When the rain had finally stopped and the street was dry, we went out <0.5> to look for the dog that ran away.",
+    ),
+    "without punctuation a pause is the place": (
+        "we walked along the / river for an hour or two | and then somebody asked what / all of this was good for",
+        "we walked along the river for an hour or two <0.5> and then somebody asked what all of this was good for",
+    ),
+    "one line a cue": (
+        "if you cannot say which stage | your code is, it is probably two.",
+        *(STAGE, 0.07, SubtitleStyle(max_lines=1)),
+    ),
+    "three lines": (
+        "if you cannot say which / stage your code is, / it is probably two.",
+        *(STAGE, 0.07, SubtitleStyle(max_line_width=26, max_lines=3)),
+    ),
+    "lines break at a clause before they are balanced": (
+        "I do not know him, / but the man who lives next door does.",
+        "I do not know him, but the man who lives next door does.",
+    ),
+    "at any speed": (f"{CLAUSE} | {REST} {AFTER_PAUSE}", *READING, ANY_SPEED),
+    "a pause gives time to read": (f"{CLAUSE} {REST} | {AFTER_PAUSE}", *READING, SLOW_READERS),
+    "a title stays with its name": (
+        "Well, that is what Dr. Brown / said in 1995, anyway.",
+        "Well, that is what Dr. Brown said in 1995, anyway.",
+    ),
+    "a long silence is never inside a cue": ("we will be | right back", "we will be <2.5> right back"),
+}
 
 
-def test_sentences_too_short_to_read_share_a_cue() -> None:
-    assert lines_of("Yes. No. <0.5> I do not think so, Peter, not today.") == [
-        ("Yes. No.",),
-        ("I do not think so, Peter, not today.",),
-    ]
-
-
-def test_long_sentence_breaks_after_a_comma_first() -> None:
-    text = (
-        "When the rain had finally stopped and the street was dry, we went out <0.5> to look for the dog that ran away."
-    )
-    assert lines_of(text) == [
-        ("When the rain had finally", "stopped and the street was dry,"),
-        ("we went out to look for", "the dog that ran away."),
-    ]
-
-
-def test_without_punctuation_break_at_a_pause() -> None:
-    text = "we walked along the river for an hour or two <0.5> and then somebody asked what all of this was good for"
-    assert lines_of(text) == [
-        ("we walked along the", "river for an hour or two"),
-        ("and then somebody asked what", "all of this was good for"),
-    ]
-
-
-def test_number_of_lines_follows_the_option() -> None:
-    text = "if you cannot say which stage your code is, it is probably two."
-    assert lines_of(text, style=SubtitleStyle(max_lines=1)) == [
-        ("if you cannot say which stage",),
-        ("your code is, it is probably two.",),
-    ]
-    three = SubtitleStyle(max_line_width=26, max_lines=3)
-    assert lines_of(text, style=three) == [("if you cannot say which", "stage your code is,", "it is probably two.")]
-
-
-def test_lines_break_at_a_clause_before_they_are_balanced() -> None:
-    assert lines_of("I do not know him, but the man who lives next door does.") == [
-        ("I do not know him,", "but the man who lives next door does.")
-    ]
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example(name: str) -> None:
+    expected, *given_text = EXAMPLES[name]
+    assert lines_of(*given_text) == expected
 
 
 def test_limits_of_duration_are_the_users() -> None:
@@ -263,14 +266,6 @@ def test_cue_stays_until_read_if_there_is_room() -> None:
     assert words_to_cues(words, 9000, SubtitleStyle(max_chars_per_second=None))[0].end_ms == 1000
     wide = words_to_cues([Word("日" * 20, 0.0, 0.5, 0.9)], 9000)
     assert wide[0].end_ms == 2000
-
-
-def test_break_moves_to_a_pause_for_reading_time() -> None:
-    clause, rest, after_pause = "aa bb cc dd aa bb cc dd aa bb,", "ee ff", "gg hh ii jj kk"
-    text = f"{clause} {rest} <1.4> {after_pause}"
-    any_speed, slow_readers = (SubtitleStyle(42, 1, 7.0, 0.0, speed) for speed in (None, 15))
-    assert lines_of(text, 0.03, any_speed) == [(clause,), (f"{rest} {after_pause}",)]
-    assert lines_of(text, 0.03, slow_readers) == [(f"{clause} {rest}",), (after_pause,)]
 
 
 @pytest.mark.parametrize(
@@ -296,47 +291,35 @@ def test_spans_locate_each_word() -> None:
     assert [(start, end) for start, end, _ in spoken_spans(cue)] == [(0, 350), (350, 700), (700, 1000)]
 
 
-def test_japanese_breaks_where_a_phrase_begins() -> None:
-    cues = words_to_cues([Word("名前はまだ無いけれども見当がつかぬ", 0.0, 6.0, 0.9)], 6000, SubtitleStyle(24, 2))
-    assert cues[0].lines == ("名前はまだ無いけれども", "見当がつかぬ")
-
-
-def test_no_break_inside_kanji_near_a_phrase_end() -> None:
-    (cue,) = words_to_cues([Word("東京特許許可局で会議中です", 0.0, 6.0, 0.9)], 6000, SubtitleStyle(20, 2))
-    assert cue.lines == ("東京特許許可局で", "会議中です")
-
-
-def test_a_title_stays_with_its_name() -> None:
-    assert lines_of("Well, that is what Dr. Brown said in 1995, anyway.") == [
-        ("Well, that is what Dr. Brown", "said in 1995, anyway.")
-    ]
-
-
 def test_pause_does_not_leave_a_lone_word() -> None:
     text = "we walked along a river for a day or two <0.5> yesterday"
-    assert all(" " in line for (line,) in lines_of(text, style=SubtitleStyle(max_lines=1)))
-
-
-def test_a_long_silence_is_never_inside_a_cue() -> None:
-    assert lines_of("we will be <2.5> right back") == [("we will be",), ("right back",)]
+    assert all(" " in line for line in lines_of(text, style=SubtitleStyle(max_lines=1)).split(" | "))
 
 
 def test_titles_initials_and_decimal_points_end_no_sentence() -> None:
     text = (
         "We have asked Dr. Brown and J. R. Hartley about the 3.5 percent that were missing from the list of Mr. Jones."
     )
-    assert all(not line.endswith(("Dr.", "J.", "R.", "Mr.")) for lines in lines_of(text) for line in lines)
+    assert all(not line.endswith(("Dr.", "J.", "R.", "Mr.")) for line in re.split(r" [|/] ", lines_of(text)))
+
+
+@pytest.mark.parametrize(
+    ("word", "style", "lines"),
+    [
+        ("名前はまだ無いけれども見当がつかぬ", SubtitleStyle(24, 2), ("名前はまだ無いけれども", "見当がつかぬ")),
+        ("東京特許許可局で会議中です", SubtitleStyle(20, 2), ("東京特許許可局で", "会議中です")),
+        ("https://www.example.org/" + "a" * 30, DEFAULT_STYLE, ("https://www.example.org/", "a" * 30)),
+    ],
+    ids=["where a phrase begins", "not inside kanji near its end", "after a slash"],
+)
+def test_where_one_word_breaks(word: str, style: SubtitleStyle, lines: tuple[str, ...]) -> None:
+    assert words_to_cues([Word(word, 0.0, 6.0, 0.9)], 6000, style)[0].lines == lines
 
 
 def test_wide_word_is_split_with_its_time() -> None:
     cues = words_to_cues([Word("x" * 100, 0.0, 5.0, 0.9)], 5000)
     assert [num_columns(line) for cue in cues for line in cue.lines] == [42, 42, 16]
     assert (cues[0].start_ms, cues[0].end_ms, cues[-1].start_ms, cues[-1].end_ms) == (0, 2100 - GAP_MS, 2100, 5000)
-
-
-def test_a_url_is_split_after_a_slash() -> None:
-    cues = words_to_cues([Word("https://www.example.org/" + "a" * 30, 0.0, 3.0, 0.9)], 3000)
-    assert cues[0].lines == ("https://www.example.org/", "a" * 30)
 
 
 def test_text_without_spaces_breaks_at_its_own_punctuation() -> None:
