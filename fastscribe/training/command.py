@@ -209,6 +209,8 @@ def _report_start(trainer: Trainer) -> None:
     if runs_in_python() and trainer.device.type == "cpu" and trainer.model.transducer is not None:
         say("NUMBA_DISABLE_JIT is set: the transducer loss runs in Python, which takes a thousand times as long")
     if not epochs:
+        if trainer.rates_start and (note := _least_gain_note(trainer)):
+            say(note)
         most = count_of(max(trainer.planner.batch_sizes), "recording")
         gigabytes = f"{trainer.weights.num_bytes / 1e9:.1f} GB"
         say(
@@ -292,7 +294,7 @@ class _Display:
         if self._is_shown and not self._is_start_shown and progress.start_rate is not None:
             self._is_start_shown = True
             say(f"before the first step: {_rate(self._trainer, progress.start_rate)}", self._bar)
-            if (note := _few_words_note(self._trainer)) is not None:
+            if note := _least_gain_note(self._trainer):
                 say(note, self._bar)
         if self._is_shown and progress.epoch > self._last_epoch:
             self._last_epoch = progress.epoch
@@ -300,19 +302,22 @@ class _Display:
             say(line, self._bar)
 
 
-def _few_words_note(trainer: Trainer) -> str | None:
-    """Return a warning if the validation set is too small to show that training helps."""
-    from fastscribe.training.validation import least_gain, num_words
+def _least_gain_note(trainer: Trainer) -> str:
+    """Return how small a gain the validation set can show; nothing of a start without errors."""
+    from fastscribe.training.validation import ASSUMED_RATE, assumed_counts, least_gain, num_words
 
-    counts = trainer.progress.start_counts or {}
-    if (least := least_gain(counts)) is None:
-        return None
-    unit = "words" if trainer.training_data.scoring.metric == "wer" else "characters"
+    counts, data, assumed = trainer.progress.start_counts, trainer.training_data, ""
+    if counts is None:
+        counts = assumed_counts(data.validation, data.scoring, data.validation_sets)
+        assumed = f" if --init has {100 * ASSUMED_RATE:.0f} % of them wrong,"
+    if not (least := least_gain(counts)):
+        return ""
+    unit = "words" if data.scoring.metric == "wer" else "characters"
     kept = "; until then best stays the model of --init" if trainer.recipe.run.keep_start else ""
     own = "" if trainer.recipe.data.validation else " kept from those to train on"
     return (
-        f"{num_words(counts):,} {unit} to validate with{own}: a gain of less than about {100 * least:.1f} points will not "
-        f"show{kept}; name more recordings in data.validation"
+        f"{num_words(counts):,} {unit} to validate with{own}:{assumed} a gain of less than about {100 * least:.1f} points "
+        f"will not show{kept}; more recordings in data.validation show smaller ones"
     )
 
 
