@@ -125,6 +125,8 @@ def _run_and_report(trainer: Trainer, is_shown: bool, again: str) -> None:
     if not trainer.recipe.run.epochs:
         trainer.check_recordings()
         trainer.distributed.leave()
+        if is_shown:
+            _report_left_out(trainer)
         return
     _install_signal_handlers(trainer)
     with _Display(trainer, is_shown) as update:
@@ -138,11 +140,16 @@ def _run_and_report(trainer: Trainer, is_shown: bool, again: str) -> None:
         _report_end(trainer)
 
 
-def _report_end(trainer: Trainer) -> None:
+def _report_left_out(trainer: Trainer) -> None:
     rows, loader = len(trainer.training_data.left_out), trainer.loader
     if rows or loader.num_unreadable:
         read = f", and {loader.num_unreadable:,} of the {count_of(loader.num_tried, 'recording')} read"
-        say(f"left out: {count_of(rows, 'row')} of the manifests{read if loader.num_tried else ''}")
+        at = f"; {trainer.folder.left_out} has them"
+        say(f"left out: {count_of(rows, 'row')} of the manifests{read if loader.num_tried else ''}{at}")
+
+
+def _report_end(trainer: Trainer) -> None:
+    _report_left_out(trainer)
     progress, data = trainer.progress, trainer.training_data
     sets, is_start = data.validation_sets, progress.best_step == 0
     rate = (progress.start_rate if is_start else progress.best_rate) or 0.0

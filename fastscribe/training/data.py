@@ -169,7 +169,7 @@ class _Preparation:
         parts, limits = self.recipe.data.validation, self.recipe.data.limits
         stems = [Path(part.path).stem for part in parts]
         examples, left_out, sets = list[Example](), list[LeftOutRow](), list[ValidationSet]()
-        for part, stem in zip(parts, stems, strict=True):
+        for number, (part, stem) in enumerate(zip(parts, stems, strict=True)):
             found = read_manifests([part], limits, "validate with", read_request)
             check_most_usable(found, limits, "validate with")
             if found.left_out:
@@ -177,7 +177,7 @@ class _Preparation:
             decides = part.decides or not any(other.decides for other in parts)
             name = stem if stems.count(stem) == 1 else part.path
             sets.append(ValidationSet(name, len(found.examples), decides, part.non_speech))
-            examples += found.examples
+            examples += (replace(example, part=number) for example in found.examples)
             left_out += found.left_out
         if all(one.non_speech for one in sets if one.decides):
             problem = "only manifests with speech have an error rate; let one decide"
