@@ -313,7 +313,8 @@ def _least_gain_note(trainer: Trainer) -> str:
     """Return how small a gain the validation set can show; nothing of a start without errors."""
     from fastscribe.training.validation import ASSUMED_RATE, assumed_counts, least_gain, num_words
 
-    counts, data, assumed = trainer.progress.start_counts, trainer.training_data, ""
+    counts: Mapping[int, tuple[float, int]] | None = trainer.progress.start_counts
+    data, assumed = trainer.training_data, ""
     if counts is None:
         counts = assumed_counts(data.validation, data.scoring, data.validation_sets)
         assumed = f" if --init has {100 * ASSUMED_RATE:.0f} % of them wrong,"
