@@ -84,7 +84,8 @@ def train(
     from fastscribe.evaluation.scores import check_installed
 
     check_output_dir(output_dir)
-    chosen = _recipe(recipe, epochs, init is not None)  # before the import of torch, which is slow
+    stated = _recipe(recipe, init is not None)  # before the import of torch, which is slow
+    chosen = stated if epochs is None else replace(stated, run=replace(stated.run, epochs=epochs))
     check_installed("whisper-en", "train", "train")
     check_trackers(chosen.run.log_to)
     from fastscribe.training.data import prepare
@@ -113,15 +114,14 @@ def train(
             distributed.barrier()
         chosen_dtype = chosen_dtype_of(dtype, chosen_device)
         again = "the same command without --overwrite" if overwrite else "the same command"
-        _run_and_report(
-            Trainer(chosen, training_data, folder, chosen_device, chosen_dtype, say, distributed), is_shown, again
-        )
+        trainer = Trainer(chosen, training_data, folder, chosen_device, chosen_dtype, say, distributed)
+        if is_shown:
+            _report_start(trainer, stated.run.epochs)
+        _run_and_report(trainer, is_shown, again)
 
 
 def _run_and_report(trainer: Trainer, is_shown: bool, again: str) -> None:
     """Train and print the result; `again` names the command that resumes. Raise Stopped after a signal."""
-    if is_shown:
-        _report_start(trainer)
     if not trainer.recipe.run.epochs:
         trainer.check_recordings()
         trainer.distributed.leave()
@@ -181,16 +181,16 @@ def _verdict(gain: Gain, start: float, best: float, metric: Metric) -> str:
     return f"{line}: too few {unit} to tell that from chance; about {gain.words_to_tell:,} would (data.validation)"
 
 
-def _recipe(path: Path, epochs: int | None, is_tuning: bool) -> Recipe:
+def _recipe(path: Path, is_tuning: bool) -> Recipe:
     if is_audio_name(path.name) and not path.is_dir():
         raise UsageError(
             f"{path}: is a recording; give a recipe, a manifest, or a folder of recordings with their texts"
         )
-    recipe = read_recipe(path, is_tuning) if path.suffix.lower() in _RECIPES else default_recipe(path, is_tuning)
-    return recipe if epochs is None else replace(recipe, run=replace(recipe.run, epochs=epochs))
+    return read_recipe(path, is_tuning) if path.suffix.lower() in _RECIPES else default_recipe(path, is_tuning)
 
 
-def _report_start(trainer: Trainer) -> None:
+def _report_start(trainer: Trainer, planned_epochs: int = 0) -> None:
+    """Print what a run begins with, or the plan of a recipe that has `planned_epochs`."""
     training_data, padding = trainer.training_data, trainer.planner.padding()
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     trained = "" if trainer.num_trained == parameters else f", {trainer.num_trained / 1e6:.1f} M of them trained"
@@ -202,7 +202,7 @@ def _report_start(trainer: Trainer) -> None:
     if rows := len(training_data.left_out):
         say(f"{trainer.folder.left_out} has {count_of(rows, 'row')} that {'is' if rows == 1 else 'are'} left out")
     epochs = trainer.recipe.run.epochs
-    in_all = f"{count_of(trainer.planner.num_steps, 'step')} in all, " if epochs else ""
+    in_all = f"{count_of(trainer.planner.num_steps(epochs), 'step')} in all, " if epochs else ""
     say(
         f"{parameters / 1e6:.1f} M parameters{trained}, {training_data.checkpoint.config.family}, {str(trainer.dtype)[6:]} on "
         f"{trainer.device}; {count_of(trainer.planner.epoch_batches, 'batch')} per epoch, {in_all}"
@@ -218,10 +218,13 @@ def _report_start(trainer: Trainer) -> None:
     if not epochs:
         if trainer.rates_start and (note := _least_gain_note(trainer)):
             say(note)
+        if planned_epochs:
+            say(_planned_steps(trainer, planned_epochs))
         most = count_of(max(trainer.planner.batch_sizes), "recording")
-        gigabytes = f"{trainer.weights.num_bytes / 1e9:.1f} GB"
+        num_bytes = trainer.weights.num_bytes
+        size = f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
         say(
-            f"this is the plan, and nothing is trained: weights, gradients and optimiser take {gigabytes}, and batches of "
+            f"this is the plan, and nothing is trained: weights, gradients and optimiser take {size}, and batches of "
             f"up to {most} come on top"
         )
     elif trainer.progress.step and trainer.is_over:
@@ -231,6 +234,17 @@ def _report_start(trainer: Trainer) -> None:
         say(f"going on after step {trainer.progress.step:,}")
     elif training_data.new_heads and not trainer.rates_start:
         say("no validation before the first step: the head that decodes has new outputs")
+
+
+def _planned_steps(trainer: Trainer, epochs: int) -> str:
+    num_steps, optimiser = trainer.planner.num_steps(epochs), trainer.recipe.optimiser
+    trainer.weights.set_total_steps(num_steps)  # which decides the warm-up
+    warm_up = count_of(trainer.weights.warmup_steps, "warm-up step")
+    capped = " (at most a tenth of the run)" if trainer.weights.warmup_steps < optimiser.warmup_steps else ""
+    return (
+        f"the recipe's {count_of(epochs, 'epoch')}: {count_of(num_steps, 'step')} in all, {warm_up}{capped}, a learning "
+        f"rate of {optimiser.learning_rate:g}"
+    )
 
 
 def _warm_up_note(trainer: Trainer) -> str:

@@ -143,7 +143,7 @@ class Trainer:
             self.planner.choose_batch_sizes(self._searched_batch_sizes)
         else:  # a resumed run keeps its batch sizes, because they decide its steps
             self.planner.batch_sizes = tuple(state["batch_sizes"])
-        self.weights.set_total_steps(self.planner.num_steps)
+        self.weights.set_total_steps(self.planner.num_steps(recipe.run.epochs))
         self._start(state)
 
     def _note_unusable(self, parts: Sequence[ManifestPart], example: Example, error: AudioError) -> None:
