@@ -109,7 +109,9 @@ def estimate_run(
             for window in windows
             for part in run.parts(window)
         ]
-        samples = _pick_samples(next(filter(None, plans), []))
+        first = next(filter(None, plans), [])
+        step = max(1, len(first) // _SAMPLES)
+        samples = first[step // 2 :: step][:_SAMPLES]  # from the longest to the shortest
         lengths = [list(map(run.num_frames, batch)) for plan in plans for batch in plan]
         frames_per_s, undecoded = _measure_speed(run, transcriber._executor, samples) if samples else (0.0, [])
     planned_s = sum(duration_s(item) for window in windows for item in window)
@@ -186,12 +188,6 @@ def _opened(run: Run, sample: Sequence[Source], on_failure: Callable[[Failure], 
 
 def _usable(window: Window) -> list[tuple[Utterance, ...]]:
     return [item for item in window if not isinstance(item, Failure)]
-
-
-def _pick_samples(plan: Sequence[tuple[Utterance, ...]]) -> list[tuple[Utterance, ...]]:
-    """Return up to _SAMPLES batches of a plan, from the longest to the shortest."""
-    step = max(1, len(plan) // _SAMPLES)
-    return list(plan[step // 2 :: step])[:_SAMPLES]
 
 
 def _measure_speed(

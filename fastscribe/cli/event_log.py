@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from threading import Event, Lock, Thread
 from time import perf_counter
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
@@ -61,9 +60,7 @@ class EventLog:
     def __enter__(self) -> EventLog:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self._stop_event.set()
         if error is not None and not isinstance(error, typer.Exit):  # which comes behind the last event
             text, is_expected = " ".join(str(error).split()), isinstance(error, (FastscribeError, OSError))

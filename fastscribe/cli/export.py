@@ -150,7 +150,8 @@ def _export_rows(
     from fastscribe.results.export import export_to_folder
 
     for given in results:
-        if given != "-" and _is_source_of(folder, Path(given)):
+        rows, path = folder / "transcripts.jsonl", Path(given)
+        if given != "-" and rows.exists() and path.exists() and (path.samefile(rows) or path.samefile(folder)):
             raise UsageError(
                 f"{given}: is what --output-dir {folder} holds: fastscribe export {quote(str(folder))} makes files of it "
                 "there; edited rows need another folder"
@@ -160,12 +161,6 @@ def _export_rows(
     if exported.results or not problems.num:
         _check_any(exported.results)
         report(folder, exported, style)
-
-
-def _is_source_of(folder: Path, given: Path) -> bool:
-    """Return True if the rows in a folder are those that were given, by their file or their folder."""
-    rows = folder / "transcripts.jsonl"
-    return rows.exists() and given.exists() and (given.samefile(rows) or given.samefile(folder))
 
 
 def _print_rows(results: list[str], style: OutputStyle, parts: Sequence[ExportPart], problems: Problems) -> None:

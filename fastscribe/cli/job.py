@@ -14,7 +14,7 @@ from fastscribe.cli.run_part import TranscribeJob
 from fastscribe.cli.terminal import filter_mpg123_messages
 from fastscribe.config import OUTPUT_FORMATS
 from fastscribe.errors import UsageError
-from fastscribe.results.interfaces import OutputRun, check_new_folder
+from fastscribe.results.interfaces import check_new_folder
 from fastscribe.results.shards import Shard
 from fastscribe.types import Failure, Source
 
@@ -62,12 +62,18 @@ def check_paths(job: TranscribeJob) -> None:
             own[real_path] = option
     if job.output.directory is not None:
         _add_folder_files(own, job.output.directory, job.output.shard)
+    urls: list[str] = []  # of what it writes at a URL
+    if (url := job.output.url) is not None:
+        from fastscribe.results.paths import Paths  # here, because NumPy would slow down --help
+
+        paths = Paths(Path(), job.output.shard.suffix)
+        urls = [f"{url.rstrip('/')}/{path.name}" for path in (paths.rows, paths.report)]
     for given in job.output.inputs:
         if is_url(given):
             _check_store(given)
-        if os.path.realpath(given) in own or given in _output_urls(job.output):
+        if os.path.realpath(given) in own or given in urls:
             raise UsageError(f"{given}: is what this run would write: name another place for the output")
-    if (url := job.output.url) is not None:
+    if url is not None:
         if url.partition(":")[0].lower() in ("http", "https"):
             raise UsageError(f"{url}: a web server takes no results: name a folder, or s3://, gs:// or az://")
         _check_store(url)
@@ -101,15 +107,6 @@ def check_output_dir(name: object) -> None:
         raise UsageError(
             f"--output-dir {name}: is the name of a file, but a folder is meant; for one file: -f FORMAT > {name}"
         )
-
-
-def _output_urls(output: OutputRun) -> list[str]:
-    if output.url is None:
-        return []
-    from fastscribe.results.paths import Paths
-
-    paths = Paths(Path(), output.shard.suffix)
-    return [f"{output.url.rstrip('/')}/{path.name}" for path in (paths.rows, paths.report)]
 
 
 def _check_store(url: str) -> None:

@@ -14,7 +14,6 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from threading import Event, Thread
 from time import perf_counter
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from fastscribe._system import signals
@@ -58,9 +57,7 @@ class ProgressBar:
             Thread(target=self._print_lines, name="progress", daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stop.set()
         if self._live is not None:
             signals.HARD_EXIT_HOOKS.remove(_clear_line)

@@ -65,7 +65,8 @@ class CommandWithRooms(Command):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the options, with those of the rooms that the command line or the environment names."""
         before = args[: args.index("--")] if "--" in args else args
-        words = {_name_of(word) for word in before if word.startswith("-")}
+        names = (word.partition("=")[0] for word in before if word.startswith("-"))
+        words = {name.replace("_", "-") if name.startswith("--") else name for name in names}
         rooms = [(room, flags) for room in ROOMS if (flags := room.flags.get(self.name or ""))]
         known = {name for one in self._own for name in (*one.opts, *one.secondary_opts)}
         known |= {flag for _, flags in rooms for flag in flags} | {"-", "--"}
@@ -104,9 +105,3 @@ def room_parts(context: typer.Context) -> list[Any]:
 def value_of(context: typer.Context, name: str) -> Any:
     """Return the value of any of the command's options, for the checks of a room; None: its room is not asked for."""
     return context.meta[_VALUES].get(name)
-
-
-def _name_of(word: str) -> str:
-    """Return the option of a word of the command line."""
-    name = word.partition("=")[0]
-    return name.replace("_", "-") if name.startswith("--") else name

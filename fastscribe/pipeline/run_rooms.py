@@ -108,6 +108,6 @@ def fused_model(model: Any, beam: int) -> FusedModel | None:
 
     if isinstance(model, LanguageModel):
         return LazyTables(model)
-    from fastscribe.context.fusion import tables_of
+    from fastscribe.context.fusion import TokenTables
 
-    return tables_of(model)
+    return TokenTables.of(model)

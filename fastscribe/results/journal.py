@@ -24,7 +24,7 @@ import numpy as np
 from fastscribe._system.safe_open import safe_open
 from fastscribe.config import OUTPUT_FORMATS
 from fastscribe.errors import UsageError
-from fastscribe.types import BoolArray, Int64Array, RecordArray, UInt64Array
+from fastscribe.types import BoolArray, RecordArray, UInt64Array
 
 VERSION = 3
 HEADER_KEY = "fastscribe_journal"
@@ -180,7 +180,10 @@ class Journal:
         self.sources = [] if path is None else [(path, len(self.entries))]
         self.is_in_this_run = np.zeros(len(self.entries), bool)  # its input is among this run's
         self.is_replaced = np.zeros(len(self.entries), bool)  # this run has a new result
-        self._keys, self.entry_indices = _last_indices(self.entries["key"])
+        order = np.argsort(self.entries["key"], kind="stable")
+        keys: UInt64Array = self.entries["key"][order]
+        is_last = np.append(keys[1:] != keys[:-1], True)[: len(keys)]
+        self._keys, self.entry_indices = keys[is_last], order[is_last]
         self._names = np.unique(self.entries["name"])
 
     @property
@@ -244,14 +247,6 @@ def joined(journals: Sequence[Journal]) -> Journal:
     journal = Journal(entries=np.concatenate([np.zeros(0, ENTRY), *(one.entries for one in journals)]))
     journal.sources = [source for one in journals for source in one.sources]
     return journal
-
-
-def _last_indices(values: UInt64Array) -> tuple[UInt64Array, Int64Array]:
-    """Return the sorted distinct values, and the last index of each."""
-    order = np.argsort(values, kind="stable")
-    ordered = values[order]
-    is_last = np.append(ordered[1:] != ordered[:-1], True)[: len(ordered)]
-    return ordered[is_last], order[is_last]
 
 
 def _place(value: int, values: UInt64Array) -> int | None:

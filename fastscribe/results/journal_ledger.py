@@ -132,11 +132,8 @@ def key_of(source: Source | Failure, identity: str | None = None) -> int:
         return _digest(f"{identity}\0{source.offset_s}\0{source.duration_s}{track}")
     stands_for_path = source.id == relative_id(source.path)
     stretch = "None\0None" if stands_for_path else source.id  # as a Source's, once the file is there
-    return _digest(f"{_place(source.path)}\0{stretch}")
-
-
-def _place(path: str) -> str:
-    return unsigned(path) if is_url(path) else os.path.abspath(path)
+    place = unsigned(source.path) if is_url(source.path) else os.path.abspath(source.path)
+    return _digest(f"{place}\0{stretch}")
 
 
 def state_of(source: Source | Failure) -> tuple[int, int | None]:

@@ -212,7 +212,10 @@ def merged_report(merged: MergeResult) -> dict[str, Any]:
         "wall_s": wall_s,
         "machine_s": round(machine_s, 3),
         "rtfx": round(transcribed_s / wall_s, 2) if wall_s else 0.0,
-        "stage_s": _stage_s(reports),
+        "stage_s": {
+            name: round(sum(report["stage_s"].get(name, 0.0) for report in reports), 3)
+            for name in dict.fromkeys(name for report in reports for name in report["stage_s"])
+        },
         "gaps": int(_total(reports, "gaps")),
         "gap_s": round(_total(reports, "gap_s"), 3),
         "padding_share": round(1 - real / padded, 4) if padded else 0.0,
@@ -227,11 +230,6 @@ def merged_report(merged: MergeResult) -> dict[str, Any]:
 
 def _total(reports: Sequence[Mapping[str, Any]], name: str) -> float:
     return sum(float(report[name]) for report in reports)
-
-
-def _stage_s(reports: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    names = dict.fromkeys(name for report in reports for name in report["stage_s"])
-    return {name: round(sum(report["stage_s"].get(name, 0.0) for report in reports), 3) for name in names}
 
 
 def _usd(reports: Sequence[Mapping[str, Any]]) -> float | None:

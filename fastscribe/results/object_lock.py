@@ -98,8 +98,8 @@ class ObjectLock:
             "host": socket.gethostname(),
             "since": _STARTED,
             "machine": _machine(),
+            "ticks": _start_ticks(os.getpid()),
         }
-        holder["ticks"] = _start_ticks(os.getpid())
         content = json.dumps({"fastscribe_run": holder, "renewed": self._number}) + "\n"
         self._folder.put(self._name, content.encode())
         self._renewed_s = monotonic()

@@ -30,8 +30,8 @@ from fastscribe._system.text_layout import (
     split_word,
 )
 from fastscribe.config import SubtitleStyle
-from fastscribe.results.formats.given_cues import GivenCue, GivenCues, found_cues, shown_ms
-from fastscribe.types import Segment, Transcript, Word
+from fastscribe.results.formats.given_cues import GivenCue, found_cues, shown_ms
+from fastscribe.types import Transcript, Word
 
 DEFAULT_STYLE = SubtitleStyle()
 GAP_MS = 84  # two frames at 24 fps
@@ -94,7 +94,11 @@ def to_cues(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE, *, nam
     """
     audio_ms = round(round(transcript.audio.duration_s, 3) * 1000)
     if not transcript.speakers and (given := found_cues(transcript)) is not None:
-        return _given_cues(transcript.segments, given, audio_ms, style)
+        times = shown_ms(transcript.segments, given, audio_ms, GAP_MS, style)
+        return [
+            Cue(start_ms, end_ms, cue.lines, _spans_in(cue.lines, segment.words, audio_ms), given=cue)
+            for (start_ms, end_ms), cue, segment in zip(times, given.cues, transcript.segments, strict=True)
+        ]
     heard = [one for one in transcript.segments if not one.is_missing]
     words = [word for one in heard for word in one.words]
     ends = accumulate(len(one.words) for one in heard)
@@ -108,15 +112,6 @@ def to_cues(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE, *, nam
 def shows_speakers(transcript: Transcript) -> bool:
     """Return True if a text to read says who speaks: not for one speaker whom nobody has named."""
     return len(transcript.speakers) > 1 or any(_LABEL.fullmatch(one) is None for one in transcript.speakers)
-
-
-def _given_cues(segments: Sequence[Segment], given: GivenCues, audio_ms: int, style: SubtitleStyle) -> list[Cue]:
-    """Return the cues of known subtitles, whatever their layout."""
-    times = shown_ms(segments, given, audio_ms, GAP_MS, style)
-    return [
-        Cue(start_ms, end_ms, cue.lines, _spans_in(cue.lines, segment.words, audio_ms), given=cue)
-        for (start_ms, end_ms), cue, segment in zip(times, given.cues, segments, strict=True)
-    ]
 
 
 def _spans_in(lines: Sequence[str], words: Sequence[Word], audio_ms: int) -> tuple[Span, ...]:
@@ -332,7 +327,10 @@ def _cheapest_cuts(text: _Text) -> list[int]:
 def _cue_costs(text: _Text, first: int) -> Iterator[tuple[int, float]]:
     """Yield (end, cost) of every cue that starts with piece `first`, fits its lines and does not last too long."""
     start_ms, kept = text.starts_ms[first], text.keep_costs[first]
-    for end in range(first + 1, _latest_end(text, first) + 1):
+    latest_end = first
+    for _ in range(text.max_lines):
+        latest_end = text.line_ends[latest_end]  # which the last one is itself
+    for end in range(first + 1, latest_end + 1):
         spoken_ms = text.pieces[end - 1].end_ms - start_ms
         is_lone = end == first + 1
         if spoken_ms > text.max_cue_ms and not is_lone:
@@ -348,15 +346,6 @@ def _cue_costs(text: _Text, first: int) -> Iterator[tuple[int, float]]:
         if is_lone and text.break_costs[first] + text.break_costs[end] > _SENTENCE:
             cost += _LONE_WORD
         yield end, cost
-
-
-def _latest_end(text: _Text, first: int) -> int:
-    end = first
-    for _ in range(text.max_lines):
-        if end == len(text.pieces):
-            break
-        end = text.line_ends[end]
-    return end
 
 
 def _layout(text: _Text, first: int, end: int) -> tuple[tuple[str, ...], tuple[Span, ...]]:

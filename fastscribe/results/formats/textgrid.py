@@ -37,7 +37,16 @@ def to_textgrid(transcript: Transcript) -> str:
     lines = ['File type = "ooTextFile"', 'Object class = "TextGrid"', "", *_span(0, end_ms)]
     lines += ["tiers? <exists> ", f"size = {len(tiers)} ", "item []: "]
     for number, (name, intervals) in enumerate(tiers, start=1):
-        lines += _tier(number, name, _tiled(intervals, end_ms), end_ms)
+        lines += [
+            f"    item [{number}]:",
+            '        class = "IntervalTier" ',
+            f"        name = {_quoted(clean_text(name))} ",
+        ]
+        tiled = _tiled(intervals, end_ms)
+        lines += [*_span(0, end_ms, "        "), f"        intervals: size = {len(tiled)} "]
+        for place, one in enumerate(tiled, start=1):
+            lines.append(f"        intervals [{place}]:")
+            lines += [*_span(one.start_ms, one.end_ms, " " * 12), f"{' ' * 12}text = {_quoted(one.text)} "]
     return "\n".join(lines) + "\n"
 
 
@@ -62,15 +71,6 @@ def _tiled(intervals: Sequence[_Interval], end_ms: int) -> list[_Interval]:
             found.append(_Interval(before.end_ms, after.start_ms))
         found.append(after)
     return found[:-1]
-
-
-def _tier(number: int, name: str, intervals: Sequence[_Interval], end_ms: int) -> list[str]:
-    lines = [f"    item [{number}]:", '        class = "IntervalTier" ', f"        name = {_quoted(clean_text(name))} "]
-    lines += [*_span(0, end_ms, "        "), f"        intervals: size = {len(intervals)} "]
-    for place, one in enumerate(intervals, start=1):
-        lines.append(f"        intervals [{place}]:")
-        lines += [*_span(one.start_ms, one.end_ms, " " * 12), f"{' ' * 12}text = {_quoted(one.text)} "]
-    return lines
 
 
 def _span(start_ms: int, end_ms: int, indent: str = "") -> list[str]:

@@ -13,6 +13,7 @@ import math
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 from fastscribe._system.text_layout import clean_text
@@ -33,6 +34,8 @@ from fastscribe.types import (
 
 # A text of them holds one recording.
 SINGLE_FORMATS = frozenset(OUTPUT_FORMATS) - {"jsonl", "json", "txt", "ctm", "rttm"}
+_MODULES = {"ass": "ass", "textgrid": "textgrid"}  # of formats that are not written here
+_MODULES |= dict.fromkeys(("txt", "md"), "paragraphs") | dict.fromkeys(("srt", "vtt"), "cue_files")
 LAID_OUT = frozenset(("srt", "vtt", "ass"))  # options change their layout
 # Keys of a result alone. A manifest row that has them is an earlier run's output, so its values are dropped.
 OWN_KEYS = frozenset(
@@ -80,7 +83,12 @@ def render(
         return to_jsonl(result, tokens)
     if format == "json":
         return to_json(result, tokens)
-    return "" if isinstance(result, Failure) else _writer(format, style)(result)
+    if isinstance(result, Failure):
+        return ""
+    # The module of this format alone is imported.
+    write = getattr(import_module(f"fastscribe.results.formats.{_MODULES.get(format, 'writers')}"), f"to_{format}")
+    text: str = write(result, style) if format in LAID_OUT else write(result)
+    return text
 
 
 def content_of(result: Transcript | Failure, format: str, style: OutputStyle) -> bytes:
@@ -97,29 +105,6 @@ def named(result: Transcript | Failure, style: OutputStyle) -> Transcript | Fail
     from fastscribe.results.formats.speaker_names import with_speaker_names
 
     return with_speaker_names(result, style.speaker_names)
-
-
-def _writer(format: str, style: SubtitleStyle) -> Callable[[Transcript], str]:
-    """Return the function of a format that Failures have not. Only the module of this format is imported."""
-    texts = {"tsv": to_tsv, "ctm": to_ctm, "rttm": to_rttm}
-    if format in texts:
-        return texts[format]
-    if format in ("txt", "md"):
-        from fastscribe.results.formats.paragraphs import to_md, to_txt
-
-        return to_txt if format == "txt" else to_md
-    if format == "textgrid":
-        from fastscribe.results.formats.textgrid import to_textgrid
-
-        return to_textgrid
-    if format == "ass":
-        from fastscribe.results.formats.ass import to_ass
-
-        return lambda transcript: to_ass(transcript, style)
-    from fastscribe.results.formats.cue_files import to_srt, to_vtt
-
-    write = {"srt": to_srt, "vtt": to_vtt}[format]
-    return lambda transcript: write(transcript, style)
 
 
 def rendered(transcript: Transcript, style: OutputStyle) -> RenderedTranscript:
