@@ -160,7 +160,7 @@ class Transcriber:
             from fastscribe.pipeline.local import LocalExecutor
 
             recognizer = cls._recognizer_of(checkpoint, device, dtype, options, say)
-            executor, languages = LocalExecutor(recognizer, say), recognizer.languages
+            executor, languages = LocalExecutor(recognizer, say), recognizer.rooms.languages
         else:
             from fastscribe.pipeline.workers import pool
             from fastscribe.pipeline.workers.messages import Start

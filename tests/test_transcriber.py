@@ -9,10 +9,11 @@ import math
 import os
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -22,13 +23,10 @@ import torch
 
 import fastscribe
 from fastscribe import Aligner, Failure, Options, Transcriber, Transcript, UsageError
-from fastscribe.audio.probe import probe
-from fastscribe.audio.read import read_into
 from fastscribe.config import OutputStyle
 from fastscribe.errors import OptionError
 from fastscribe.pipeline import prefetch, sort_buffer, thread_pool
 from fastscribe.pipeline.batching import Budget
-from fastscribe.pipeline.preparation import Preparation
 from fastscribe.results.formats.writers import rendered
 from fastscribe.types import AudioInfo, Batch, Phrase, RenderedTranscript, Source, Utterance
 from tests.conftest import AUDIO, MODELS, torch_threads
@@ -56,6 +54,25 @@ def reference() -> dict[str, str]:
 def with_options(transcriber: Transcriber, **options) -> Transcriber:
     transcriber._options = Options(**options)
     return transcriber
+
+
+def before(monkeypatch: pytest.MonkeyPatch, name: str, look: Callable[[Any], None]) -> None:
+    """Call `look` before each call of a function of fastscribe.pipeline, with the batch, source or recording it is about."""
+    original = resolve_name(f"fastscribe.pipeline.{name}")
+
+    def looked_at(*arguments: Any) -> Any:
+        about = next(one for one in arguments if isinstance(one, (Batch, Source, AudioInfo, Utterance)))
+        look(about.audio if isinstance(about, Utterance) else about)
+        return original(*arguments)
+
+    monkeypatch.setattr(f"fastscribe.pipeline.{name}", looked_at)
+
+
+def decoded_lengths(transcriber: Transcriber) -> list[float]:
+    """Return a list that the utterances' lengths in seconds come to as they are decoded."""
+    lengths_s: list[float] = []
+    transcriber.watcher = lambda batch: lengths_s.extend(utterance.duration_s for utterance in batch)
+    return lengths_s
 
 
 def test_results_do_not_depend_on_windows_or_batches(transcriber: Transcriber) -> None:
@@ -102,14 +119,12 @@ def test_failed_batch_is_halved_until_one_row_fails(transcriber: Transcriber, mo
     poison = str(FILES[3])
     rows: list[int] = []
 
-    def encode(batch: Batch):
+    def look(batch: Batch) -> None:
         rows.append(len(batch.utterances))
         if any(utterance.audio.path == poison for utterance in batch.utterances):
             raise RuntimeError("out of memory\nwith a long story")
-        return original(batch)
 
-    original = transcriber._engine._encode
-    monkeypatch.setattr(transcriber._engine, "_encode", encode)
+    before(monkeypatch, "engine.Engine._encode", look)
     with torch_threads(1):  # one part
         results = list(with_options(transcriber, batch_size=100).transcribe(FILES))
     assert rows[0] == len(FILES)
@@ -123,18 +138,13 @@ def test_failed_batch_is_halved_until_one_row_fails(transcriber: Transcriber, mo
 def test_failed_part_fails_its_recording_once(transcriber: Transcriber, tmp_path: Path, monkeypatch) -> None:
     long = tmp_path / "long.wav"
     soundfile.write(long, 0.1 * np.random.default_rng(0).standard_normal(16000 * 20), 16000)
-    calls = 0
-    original = transcriber._engine._encode
+    fails = iter([False, True, True])
 
-    def encode(batch: Batch):
-        nonlocal calls
-        is_long = batch.utterances[0].audio.path == str(long)
-        calls += is_long
-        if is_long and calls in (2, 3):
+    def look(batch: Batch) -> None:
+        if batch.utterances[0].audio.path == str(long) and next(fails, False):
             raise RuntimeError("no")
-        return original(batch)
 
-    monkeypatch.setattr(transcriber._engine, "_encode", encode)
+    before(monkeypatch, "engine.Engine._encode", look)
     results = list(with_options(transcriber, max_utterance_s=4, batch_size=1).transcribe([long, FILES[0]]))
     assert sorted(type(result).__name__ for result in results) == ["Failure", "Transcript"]
 
@@ -259,35 +269,28 @@ def test_what_a_model_is_loaded_with(given: dict[str, Any], message: str) -> Non
             load(**given)
 
 
-def test_auto_budget_works_beside_batch_size(transcriber: Transcriber) -> None:
-    assert with_options(transcriber, batch_size=8)._budget() == Budget(math.inf, max_rows=8)
+def test_auto_budget_is_the_devices_but_for_the_rows(transcriber: Transcriber, monkeypatch: pytest.MonkeyPatch) -> None:
     auto = with_options(transcriber)._budget()
-    beside = with_options(transcriber, batch_size=8, batch_frames="auto")
-    beside._auto_budget = None  # which may be of a run without them
-    assert beside._budget() == replace(auto, max_rows=8)
-    assert with_options(transcriber, batch_size=8, batch_frames=400)._budget() == Budget(400, max_rows=8)
     assert auto.frames < math.inf == auto.max_rows
-
-
-@pytest.mark.parametrize(("batch_size", "most"), [(None, 64), (100, 64), (8, 8)])
-def test_auto_budget_is_the_devices_but_for_the_rows(
-    transcriber: Transcriber, monkeypatch: pytest.MonkeyPatch, batch_size: int | None, most: int
-) -> None:
-    chosen = Budget(400, quadratic_at_frames=900, overhead_frames_per_row=3, max_padding=0.5, max_rows=64)
-    monkeypatch.setattr(transcriber._engine, "choose_budget", lambda: chosen)
-    own = with_options(transcriber, batch_size=batch_size, batch_frames="auto")
-    own._auto_budget = None
-    assert own._budget() == replace(chosen, max_rows=most)
+    device = Budget(400, quadratic_at_frames=900, overhead_frames_per_row=3, max_padding=0.5, max_rows=64)
+    monkeypatch.setattr(transcriber._engine, "choose_budget", lambda: device)
+    for batch_size, batch_frames, expected in (
+        (8, None, Budget(math.inf, max_rows=8)),
+        (8, 400, Budget(400, max_rows=8)),
+        (None, "auto", device),
+        (100, "auto", device),
+        (8, "auto", replace(device, max_rows=8)),
+    ):
+        transcriber._auto_budget = None  # which is of a run without these options
+        assert with_options(transcriber, batch_size=batch_size, batch_frames=batch_frames)._budget() == expected
 
 
 def test_shrunk_budget_lasts_for_later_runs(transcriber: Transcriber, monkeypatch) -> None:
-    def encode(batch: Batch):
+    def look(batch: Batch) -> None:
         if len(batch.utterances) > 2:
             raise torch.OutOfMemoryError("no")
-        return original(batch)
 
-    original = transcriber._engine._encode
-    monkeypatch.setattr(transcriber._engine, "_encode", encode)
+    before(monkeypatch, "engine.Engine._encode", look)
     assert texts(list(transcriber.transcribe(FILES))) == reference()
     budget = transcriber._budget()
     assert budget.frames < 1600
@@ -329,13 +332,8 @@ def test_rows_with_duration_are_not_probed_early(transcriber: Transcriber, tmp_p
     rows += [{"audio_filepath": str(FILES[0]), "offset": 1000}]
     lengths_s = [soundfile.info(row["audio_filepath"]).duration if index < 2 * len(files) else 1.0
                  for index, row in enumerate(rows)]  # fmt: skip
-    for_once: list[str] = []
-
-    def counted(source: Source) -> AudioInfo:
-        for_once.append(source.path)
-        return probe(source)
-
-    monkeypatch.setattr("fastscribe.pipeline.preparation.probe", counted)
+    for_once: list[Source] = []
+    before(monkeypatch, "preparation.probe", for_once.append)
     with_options(transcriber, batch_size=4)
     reference = summarize(transcriber.transcribe(manifest(tmp_path / "plain.jsonl", rows)))
     assert len(for_once) == len(reference) == len(rows) and transcriber.progress.failed == 3
@@ -377,12 +375,7 @@ class EveryOtherInput:
 
 def test_ledger_selects_inputs(transcriber: Transcriber, monkeypatch) -> None:
     opened: list[int] = []
-
-    def counted(source: Source) -> AudioInfo:
-        opened.append(source.index)
-        return probe(source)
-
-    monkeypatch.setattr("fastscribe.pipeline.preparation.probe", counted)
+    before(monkeypatch, "preparation.probe", lambda source: opened.append(source.index))
     inputs = [*FILES[:5], "gone1.wav", "gone2.wav", FILES[0], *FILES[5:9], "gone3.wav", "gone4.wav"]  # one comes twice
     ledger = EveryOtherInput()
     results = list(transcriber.results(inputs, ledger=ledger))
@@ -403,16 +396,12 @@ def test_ledger_selects_inputs(transcriber: Transcriber, monkeypatch) -> None:
 )
 def test_dead_thread_costs_one_file(transcriber: Transcriber, monkeypatch, error, where, stage) -> None:
     poison, expected = str(FILES[3]), reference()
-    original = {"probe": probe, "split": Preparation._split, "load": read_into}[stage]
-    position = 0 if original is probe else 1
 
-    def poisoned(*arguments):
-        item = arguments[position]
-        if getattr(item, "audio", item).path == poison:
+    def look(audio: Source | AudioInfo) -> None:
+        if audio.path == poison:
             raise error
-        return original(*arguments)
 
-    monkeypatch.setattr(f"fastscribe.pipeline.{where}", poisoned)
+    before(monkeypatch, where, look)
     results = list(with_options(transcriber, threads=1).transcribe(FILES[:5]))
     assert texts(results) == {str(path): expected[str(path)] for path in FILES[:5]} | {poison: "failed"}
     [failure] = [result for result in results if isinstance(result, Failure)]
@@ -435,9 +424,7 @@ def test_a_row_that_cannot_be_written_costs_one_file(transcriber: Transcriber, m
     assert (transcriber.progress.files, transcriber.progress.failed) == (4, 1)
 
 
-@pytest.mark.parametrize(
-    "where", ["fastscribe.pipeline.preparation.probe", "fastscribe.pipeline.batch_layout.read_into"]
-)
+@pytest.mark.parametrize("where", ["preparation.probe", "batch_layout.read_into"])
 def test_hung_files_do_not_delay_the_others(transcriber: Transcriber, monkeypatch, where: str) -> None:
     """More files hang than there are threads, at the beginning; they come at the end, with the same texts."""
     monkeypatch.setattr(thread_pool, "STUCK_S", 0.1)
@@ -445,15 +432,11 @@ def test_hung_files_do_not_delay_the_others(transcriber: Transcriber, monkeypatc
     monkeypatch.setattr(prefetch, "MAX_WAIT_S", 0.05)
     monkeypatch.setattr(sort_buffer, "_MAX_WAIT_S", 0.1)
     hung, released, expected = {str(path) for path in FILES[:3]}, threading.Event(), reference()
-    original = probe if where.endswith("probe") else read_into
 
-    def hanging(*arguments):
-        item = arguments[min(1, len(arguments) - 1)]
-        if getattr(item, "audio", item).path in hung:
-            assert released.wait(20)
-        return original(*arguments)
+    def look(audio: Source | AudioInfo) -> None:
+        assert audio.path not in hung or released.wait(20)
 
-    monkeypatch.setattr(where, hanging)
+    before(monkeypatch, where, look)
     stream = with_options(transcriber, threads=2, batch_size=2).transcribe(FILES)
     first = [next(stream) for _ in range(len(FILES) - 3)]
     assert not hung & set(texts(first))
@@ -470,11 +453,10 @@ def test_inputs_that_hang_do_not_hold_up_probed_ones(transcriber: Transcriber, t
     for path in hung:
         path.symlink_to(FILES[0])
 
-    def hanging(source: Source) -> AudioInfo:
+    def look(source: Source) -> None:
         assert source.path == str(FILES[0]) or release.wait(60)
-        return probe(source)
 
-    monkeypatch.setattr("fastscribe.pipeline.preparation.probe", hanging)
+    before(monkeypatch, "preparation.probe", look)
     results = with_options(transcriber, threads=2).transcribe([FILES[0], *hung])
     assert next(results).audio.path == str(FILES[0]) and not release.is_set()
     release.set()
@@ -517,17 +499,12 @@ def test_silence_is_not_decoded(transcriber: Transcriber, tmp_path: Path) -> Non
 def test_a_manifest_with_durations_gives_the_texts_of_its_files(transcriber: Transcriber, tmp_path: Path) -> None:
     """Its rows are not opened to plan them, except for such a model, which gets no silence of 2 s at either end."""
     speech, silence = soundfile.read(FILES[0])[0], np.zeros(4 * 16_000)
-    path, manifest = tmp_path / "a.wav", tmp_path / "rows.jsonl"
+    path = tmp_path / "a.wav"
     soundfile.write(path, np.concatenate([silence, speech, silence]), 16_000)
-    manifest.write_text(json.dumps({"audio_filepath": "a.wav", "duration": soundfile.info(path).duration}))
+    row = {"audio_filepath": "a.wav", "duration": soundfile.info(path).duration}
     learn_on(transcriber, 20.0)
-    lengths_s: list[float] = []
-
-    def watch(utterances):
-        lengths_s.extend(utterance.duration_s for utterance in utterances)
-
-    transcriber.watcher = watch
-    [named], [listed] = (list(with_options(transcriber).transcribe(given)) for given in (path, manifest))
+    lengths_s, rows = decoded_lengths(transcriber), manifest(tmp_path / "rows.jsonl", [row])
+    [named], [listed] = (list(with_options(transcriber).transcribe(given)) for given in (path, rows))
     assert named.words == listed.words and named.words[0].start_s >= 3.7
     assert named.row is None and listed.row == json.loads(manifest.read_text())
     assert lengths_s[0] == lengths_s[1] <= len(speech) / 16_000 + 1.0
@@ -537,15 +514,11 @@ def test_the_limit_follows_the_model(transcriber: Transcriber, tmp_path: Path) -
     """A model that learnt on short utterances gets short ones, unless the user gives a limit; else nothing changes."""
     speech = [np.pad(soundfile.read(path)[0], (0, 16_000)) for path in FILES[:2]] * 4
     soundfile.write(tmp_path / "long.wav", np.concatenate(speech), 16_000)
-    lengths_s: list[float] = []
-
-    def watch(utterances):
-        lengths_s.extend(utterance.duration_s for utterance in utterances)
+    lengths_s = decoded_lengths(transcriber)
 
     def decoded(trained_s: float | None, **options) -> tuple[str, float]:
         lengths_s.clear()
         learn_on(transcriber, trained_s)
-        transcriber.watcher = watch
         [result] = with_options(transcriber, **options).transcribe(tmp_path / "long.wav")
         return result.text, max(lengths_s)
 

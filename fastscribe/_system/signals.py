@@ -48,12 +48,7 @@ class SignalHandler:
 
     Finished results are safe in either case. `exit_code` is the command's once a signal has come, whatever becomes of the
     exception.
-
-    Attributes:
-        installed: The handler of this process, if it has one.
     """
-
-    installed: SignalHandler | None = None
 
     def __init__(self, caller: Callable[..., object]) -> None:
         self.exit_code: int | None = None
@@ -67,14 +62,12 @@ class SignalHandler:
             if signal.getsignal(each) is not signal.SIG_IGN:
                 signal.signal(each, self._on_signal)
         sys.unraisablehook = self._unraisable
-        SignalHandler.installed = self
 
     def restore(self) -> None:
         """Cancel the retries when the command has ended."""
         if sys.platform != "win32":
             signal.setitimer(signal.ITIMER_REAL, 0.0)
         sys.unraisablehook = self._show_unraisable
-        SignalHandler.installed = None
 
     def matches(self, error: BaseException) -> bool:
         """Return True if this error replaced the signal's exception. An exception raised at the end is in its context."""

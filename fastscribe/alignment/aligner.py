@@ -25,6 +25,7 @@ from fastscribe.config import Options, check_load
 from fastscribe.decode.ctc import CtcDecoder
 from fastscribe.errors import CheckpointError, OptionError, UsageError
 from fastscribe.families.blocks.ctc import CtcHead, split_for_logits
+from fastscribe.pipeline import interfaces
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.executor import Executor
 from fastscribe.pipeline.interfaces import Additions
@@ -42,8 +43,8 @@ _DEFAULTS = Options()
 _MAX_BATCH_BYTES = 128 << 20
 
 
-class KnownTexts:
-    """Aligns the recordings of a run with their texts, those that a batch completes together (pipeline.interfaces.Texts).
+class KnownTexts(interfaces.Texts):
+    """Aligns the recordings of a run with their texts, those that a batch completes together.
 
     Args:
         aligner: Does it; the decoder gives it emissions.
@@ -51,15 +52,10 @@ class KnownTexts:
         stopwatch: Times the alignment.
     """
 
-    is_finished = False
-
     def __init__(self, aligner: TextAligner, pool: ReplacingThreadPool, stopwatch: Stopwatch) -> None:
         self._aligner, self._stopwatch = aligner, stopwatch
         self._waiting: list[Recording] = []
         self._made: list[Transcript | Failure] = []
-
-    def rows(self, results: Sequence[Hypothesis | Failure]) -> Sequence[Hypothesis | Failure]:
-        return results
 
     def kept(self, result: Hypothesis) -> Hypothesis:
         """Return the hypothesis with emissions of half the size and their own memory."""

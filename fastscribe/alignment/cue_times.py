@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import groupby, pairwise, zip_longest
 
 import numpy as np
 
@@ -32,21 +32,17 @@ def place_cues(
         cues: The cues, in the order of their begins.
         last_s: Length of the recording.
     """
-    heard = [_heard_span([words[index] for index in own]) for own in ranges]
+    heard = [_heard_span(words[own.start : own.stop]) for own in ranges]
     given = [(round(cue.start_s, 3), round(cue.end_s, 3)) for cue in cues]  # so no slope between two is infinite
     spans = _with_unheard(heard, given, last_s)
     timed = list(words)
     latest_s = 0.0  # end of the cue before
     for number, (own, span) in enumerate(zip(ranges, spans, strict=True)):
         if heard[number] is None:
-            edges = np.linspace(*span, len(own) + 1).tolist()
-            timed[own.start : own.stop] = [
-                replace(words[index], start_s=start_s, end_s=end_s)
-                for index, (start_s, end_s) in zip(own, pairwise(edges), strict=True)
-            ]
+            timed[own.start : own.stop] = _spread(words[own.start : own.stop], *span)
             continue
         next_s = next((found[0] for found in heard[number + 1 :] if found is not None), last_s)
-        timed[own.start : own.stop] = fill([words[index] for index in own], latest_s, next_s, _UNHEARD_WORD_S)
+        timed[own.start : own.stop] = fill(words[own.start : own.stop], latest_s, next_s, _UNHEARD_WORD_S)
         latest_s = span[1]
         spans[number] = _said_span(timed[own.start : own.stop])
     return timed, spans
@@ -86,19 +82,20 @@ def fill(words: Sequence[Word], earliest_s: float, latest_s: float, max_word_s: 
         latest_s: End of the pause after the last one.
         max_word_s: The longest that a word lasts in these two.
     """
-    timed = list(words)
-    first = 0
-    while first < len(timed):
-        end = first
-        while end < len(timed) and math.isnan(timed[end].start_s):
-            end += 1
-        if end > first:
-            longest_s = (end - first) * max_word_s
-            low_s = timed[first - 1].end_s if first else earliest_s
-            high_s = max(low_s, timed[end].start_s if end < len(timed) else min(latest_s, low_s + longest_s))
-            low_s = low_s if first else max(low_s, high_s - longest_s)
-            edges = np.linspace(low_s, high_s, end - first + 1).tolist()
-            for index, (start_s, end_s) in zip(range(first, end), pairwise(edges), strict=True):
-                timed[index] = replace(timed[index], start_s=start_s, end_s=end_s)
-        first = end + 1
+    timed: list[Word] = []
+    groups = [list(own) for _, own in groupby(words, lambda word: math.isnan(word.start_s))]
+    for own, after in zip_longest(groups, groups[1:]):
+        if not math.isnan(own[0].start_s):
+            timed += own
+            continue
+        longest_s = len(own) * max_word_s
+        low_s = timed[-1].end_s if timed else earliest_s
+        high_s = max(low_s, after[0].start_s if after else min(latest_s, low_s + longest_s))
+        timed += _spread(own, low_s if timed else max(low_s, high_s - longest_s), high_s)
     return timed
+
+
+def _spread(words: Sequence[Word], low_s: float, high_s: float) -> list[Word]:
+    """Return the words with times that share a span in equal parts."""
+    edges = pairwise(np.linspace(low_s, high_s, len(words) + 1).tolist())
+    return [replace(word, start_s=start_s, end_s=end_s) for word, (start_s, end_s) in zip(words, edges, strict=True)]

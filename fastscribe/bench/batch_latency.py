@@ -22,8 +22,7 @@ import numpy as np
 from fastscribe.bench import synthetic
 from fastscribe.bench.machine import release, reset_peak
 from fastscribe.bench.result import describe_error, result
-from fastscribe.bench.speed import Subject, peak
-from fastscribe.bench.subject import about, load
+from fastscribe.bench.speed import Subject, about, peak
 from fastscribe.bench.throughput_passes import batches_of, make_texts
 from fastscribe.cli.terminal import show
 from fastscribe.cuda.device import is_out_of_memory
@@ -236,7 +235,7 @@ def run(
     json_file: Path | None,
 ) -> None:
     """Measure, print the table, and leave the document. Raises UsageError where two dtypes are the same here."""
-    transcribers = [load(chosen, one) for one in dtypes]
+    transcribers = [chosen.load(one) for one in dtypes]
     found_dtypes = [one._recognizer.dtype for one in transcribers]
     if len(set(found_dtypes)) < len(found_dtypes):
         raise UsageError(f"--dtype: {' and '.join(dtypes)} are both {found_dtypes[0]} here")

@@ -11,8 +11,7 @@ import typer
 from fastscribe._system.urls import is_url
 from fastscribe.audio.formats import MAGIC, STDIN
 from fastscribe.bench.result import STDOUT, JsonFile, usable_json
-from fastscribe.bench.subject import BEAM_HELP, MODEL_OPTION_HELP, subject
-from fastscribe.cli.app import app, option, repeated_choice
+from fastscribe.cli.app import MODEL_HELP, app, option, repeated_choice
 from fastscribe.config import DtypeChoice, FloatDtypeName
 from fastscribe.errors import UsageError
 from fastscribe.pipeline.prices import MAX_USD
@@ -33,7 +32,10 @@ def bench(
             help="Recordings, as for transcribe. Default: synthetic, with durations like the leaderboard's."
         ),
     ] = None,
-    model: Annotated[str | None, option("--model", "-m", help=MODEL_OPTION_HELP)] = None,
+    model: Annotated[
+        str | None,
+        option("--model", "-m", help=f"{MODEL_HELP} Default: the small English model in the package."),
+    ] = None,
     dtype: Annotated[
         list[str] | None,
         repeated_choice(
@@ -42,7 +44,9 @@ def bench(
             help="Repeat for several. Default: auto; with --latency fp32, then bf16.",
         ),
     ] = None,
-    beam: Annotated[int | None, option("--beam", min=1, help=BEAM_HELP)] = None,
+    beam: Annotated[
+        int | None, option("--beam", min=1, help="Beam width of an RNN-T or TDT model, as for transcribe.")
+    ] = None,
     device: Annotated[str, option("--device", help="auto, cpu, cuda or cuda:N.")] = "auto",
     batch_frames: Annotated[
         str | None,
@@ -98,11 +102,13 @@ def bench(
         if len(dtypes) > 2:
             raise UsageError(f"--dtype {', '.join(dtypes)}: one or two with --latency, which stand side by side")
         from fastscribe.bench import batch_latency
+        from fastscribe.bench.speed import Subject
 
         sizes, lengths_s = batch_latency.sizes(latency), batch_latency.seconds(durations_s)
-        batch_latency.run(subject(model, device, dtypes, beam), dtypes, sizes, lengths_s, quick, json_file)
+        batch_latency.run(Subject.of(model, device, dtypes, beam), dtypes, sizes, lengths_s, quick, json_file)
         return
     from fastscribe.bench import throughput
+    from fastscribe.bench.speed import Subject
 
     settings = throughput.Settings(
         tuple(inputs or ()),
@@ -113,7 +119,7 @@ def bench(
         quick,
         price_per_hour,
     )
-    throughput.run(subject(model, device, settings.dtypes, beam), settings, json_file)
+    throughput.run(Subject.of(model, device, settings.dtypes, beam), settings, json_file)
 
 
 def _refuse_what_would_be_dropped(context: typer.Context, is_latency: bool) -> None:

@@ -22,12 +22,18 @@ from fastscribe.bench import roofline, synthetic, throughput_passes, work
 from fastscribe.bench.machine import peak_bytes, release, reset_peak
 from fastscribe.bench.result import describe_error
 from fastscribe.bench.roofline import Roofline
+from fastscribe.checkpoint.hub_name import PACKAGED
+from fastscribe.cli.app import find_model
+from fastscribe.cli.terminal import say
 from fastscribe.config import Options, OutputStyle
 from fastscribe.cuda.device import is_out_of_memory
 from fastscribe.errors import UsageError
 from fastscribe.families.model import torch_dtype
+from fastscribe.fast_paths import RefusedPaths
 from fastscribe.pipeline import batching
 from fastscribe.pipeline.batching import Budget
+from fastscribe.pipeline.dtype_choice import check_dtype
+from fastscribe.pipeline.model_building import choose_device
 from fastscribe.pipeline.stats import usd_per_audio_hours
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Batch, Failure
@@ -55,8 +61,23 @@ class Subject:
     options: Options = field(default_factory=Options)
     refused: Mapping[str, str] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, model: str | None, device: str, dtypes: Sequence[str], beam: int | None = None) -> Subject:
+        """Check model, device and dtypes before anything is made, and raise their errors. The packaged model is the default."""
+        at = choose_device(device)
+        for dtype in dtypes:
+            check_dtype(dtype, at)
+        path, heard = find_model(model or "default"), RefusedPaths(say)
+        return cls(_model_name(model, path), path, at, heard, Options(beam=beam), heard.reasons)
+
     def load(self, dtype: str) -> Transcriber:
-        return Transcriber.load(self.path, str(self.device), dtype, self.options, self.say)
+        """Raise UsageError if the model does not fit in memory."""
+        try:
+            return Transcriber.load(self.path, str(self.device), dtype, self.options, self.say)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise UsageError(f"{self.name} in {dtype} does not fit in the memory of {self.device}") from error
 
     @contextmanager
     def from_files(self, loaded: Transcriber) -> Iterator[Transcriber]:
@@ -70,12 +91,19 @@ class Subject:
             yield found
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What to measure."""
+def _model_name(requested: str | None, path: Path) -> str:
+    """The hub's name, or the file's or folder's; where that is "model", as NeMo names most files, the folder's around it."""
+    if path == PACKAGED:
+        return "fastscribe-default"
+    if requested is not None and not Path(requested).exists():
+        return requested.removeprefix("hf://")
+    return path.resolve().parent.name if path.stem == "model" else path.resolve().name.removesuffix(".nemo")
 
-    batch_frames: tuple[int | Literal["auto"], ...]
-    passes: int
+
+def about(transcriber: Transcriber) -> dict[str, Any]:
+    """What results say of a model beside its name."""
+    beam = transcriber._recognizer.beam
+    return {"random_weights": transcriber._model.has_random_weights, **({"beam": beam} if beam > 1 else {})}
 
 
 @dataclass(frozen=True)
@@ -193,9 +221,9 @@ class Measurement:
         once = self.recordings.once or self.recordings.inputs
         return throughput_passes.read_batches(self.transcriber, once, self.recordings.clips)
 
-    def rows(self, plan: Plan, ceilings: Sequence[Roofline], out: Path) -> Iterator[Row]:
+    def rows(self, ceilings: Sequence[tuple[int | Literal["auto"], Roofline]], passes: int, out: Path) -> Iterator[Row]:
         """A row a budget, with its ceiling; what does not fit in memory is a row with its error."""
-        for batch_frames, ceiling in zip(plan.batch_frames, ceilings, strict=True):
+        for batch_frames, ceiling in ceilings:
             key = {
                 "model": self.subject.name,
                 "dtype": self.transcriber._recognizer.dtype,
@@ -203,7 +231,7 @@ class Measurement:
             }
             key["budget_frames"] = self.auto_frames if batch_frames == "auto" else batch_frames
             try:
-                yield key | self._row(batch_frames, plan.passes, ceiling, out)
+                yield key | self._row(batch_frames, passes, ceiling, out)
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise

@@ -12,8 +12,7 @@ from fastscribe.bench import roofline, speed, throughput_passes
 from fastscribe.bench.machine import release
 from fastscribe.bench.result import result
 from fastscribe.bench.roofline import Roofline
-from fastscribe.bench.speed import Measurement, Plan, Recordings, Subject
-from fastscribe.bench.subject import about, load
+from fastscribe.bench.speed import Measurement, Recordings, Subject, about
 from fastscribe.cli.terminal import say, show
 from fastscribe.errors import UsageError
 from fastscribe.pipeline.prices import price_of
@@ -83,7 +82,7 @@ def _measure(chosen: Subject, settings: Settings, folder: Path, found: dict[str,
     memory_gb_per_s: float | None = None
     (folder / "out").mkdir()
     for dtype in settings.dtypes:
-        transcriber = load(chosen, dtype)
+        transcriber = chosen.load(dtype)
         if any(one["dtype"] == transcriber._recognizer.dtype for one in reaches):  # what auto is here
             continue
         if recordings is None:
@@ -95,16 +94,18 @@ def _measure(chosen: Subject, settings: Settings, folder: Path, found: dict[str,
         for line in [] if rows else _about(measurement, chosen, settings.all_passes):
             show(line)
         smaller = max(1, round(measurement.auto_frames / _SMALLER))
-        plan = Plan(settings.budgets or (smaller, "auto"), settings.passes)
-        ceilings = [measurement.ceiling(frames, memory_gb_per_s) for frames in plan.batch_frames]
-        for frames, ceiling in zip(plan.batch_frames, ceilings, strict=True):
+        ceilings = [
+            (frames, measurement.ceiling(frames, memory_gb_per_s)) for frames in settings.budgets or (smaller, "auto")
+        ]
+        for frames, ceiling in ceilings:
             key = {"dtype": transcriber._recognizer.dtype, "batch_frames": frames}
             reaches.append(key | ceiling.row())
             budget = f"auto={measurement.auto_frames}" if frames == "auto" else frames
             for line in _ceiling_lines(f"{key['dtype']}, {budget} frames per batch", ceiling):
                 show(line)
         show(_HEADER)
-        for row in _priced(measurement.rows(plan, ceilings, folder / "out"), transcriber, settings.price_per_hour):
+        measured = measurement.rows(ceilings, settings.passes, folder / "out")
+        for row in _priced(measured, transcriber, settings.price_per_hour):
             rows.append(row)
             show(_line(row))
         del transcriber, measurement

@@ -141,11 +141,9 @@ class First(Ledger):
 
 def padding(batches: Sequence[Batch]) -> dict[str, Any]:
     padded = sum(batch.samples_BS.size for batch in batches)
-    rows = [len(batch.utterances) for batch in batches]
     return {
         "padding_share": 1.0 - sum(int(batch.lengths_B.sum()) for batch in batches) / padded,
-        "rows_of_largest_batch": max(rows),
-        "rows_of_smallest_batch": min(rows),
+        "rows_of_largest_batch": max(len(batch.utterances) for batch in batches),
     }
 
 
@@ -155,7 +153,6 @@ def summary(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
     middle = min(found, key=lambda one: abs(one["wall_s"] - median(walls)))
     wall_s, stage_s = middle["wall_s"], middle["stage_s"]
     encoder_s = sum(stage_s.get(stage, 0.0) for stage in _ENCODER_STAGES)
-    rest_s = sum(seconds for stage, seconds in stage_s.items() if stage not in (*_ENCODER_STAGES, "wait_for_audio"))
     return {
         "rtfx": middle["audio_s"] / median(walls),
         "audio_s": middle["audio_s"],
@@ -165,7 +162,6 @@ def summary(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "stage_s": stage_s,
         "encoder_share_of_wall": encoder_s / wall_s,
         "outside_encoder_share_of_wall": 1.0 - encoder_s / wall_s,  # what decoding, copies and text add to the wall
-        "decode_copy_text_write_over_wall": rest_s / wall_s,  # their own time, most of it beside the encoder's
     }
 
 
@@ -175,35 +171,30 @@ def from_files(
     out: Path,
     passes: int,
     most: int | None = None,
-    strict: bool = False,
     device: torch.device | None = None,
 ) -> dict[str, Any]:
     """The median of `passes` over the first `most` recordings of anything that can be transcribed, after one that does not
     count and leaves the files' pages warm.
 
-    What fails is counted and costs its time; with `strict` it raises RuntimeError. `device` is the transcriber's, if that
-    has processes. `load_s`, `first_batch_s` and `total_s` are those of loading and of the first run, which nothing has warmed.
+    What fails is counted and costs its time. `device` is the transcriber's, if that has processes. `load_s`, `first_batch_s`
+    and `total_s` are those of loading and of the first run, which nothing has warmed.
     """
-    warm_up = _to_jsonl(transcriber, inputs, out / "warm_up", most, strict)
+    warm_up = _to_jsonl(transcriber, inputs, out / "warm_up", most)
     device = transcriber._recognizer.device if device is None else device
     with gpu_samples(device) as samples:
-        found = [_to_jsonl(transcriber, inputs, out / f"pass{i}", most, strict) for i in range(passes)]
+        found = [_to_jsonl(transcriber, inputs, out / f"pass{i}", most) for i in range(passes)]
     start = {"load_s": warm_up["load_s"]}
     start |= {key: warm_up["load_s"] + (warm_up[key] or 0.0) for key in ("first_batch_s", "total_s")}
     last = {key: found[-1][key] for key in ("files", "failed", "padding_share", "peak_bytes")}
     return summary(found) | samples | start | last
 
 
-def _to_jsonl(
-    transcriber: Transcriber, inputs: Sequence[str | Path], folder: Path, most: int | None, strict: bool
-) -> dict[str, Any]:
+def _to_jsonl(transcriber: Transcriber, inputs: Sequence[str | Path], folder: Path, most: int | None) -> dict[str, Any]:
     start = transcriber.started_at = perf_counter()
     with open_journaled(folder, OutputRun(OutputStyle(), {}, overwrite=True)) as output:
         for result in transcriber.results(
             [str(path) for path in inputs], style=OutputStyle(), ledger=First(most, output.ledger)
         ):
-            if strict and isinstance(result, Failure):
-                raise RuntimeError(f"{result.path}: {result.stage}: {result.message}")
             with transcriber.progress.stopwatch.time("write"):
                 output.write(result)
     return run_stats(transcriber, perf_counter() - start, None).to_json()

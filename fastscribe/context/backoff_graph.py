@@ -13,7 +13,7 @@ Shapes: S states, A arcs, U units, N n-grams of one length.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -88,7 +88,7 @@ def build_graph(
             states[other] = found
     num_states = len(graph.shorter_S)
     first_S = np.searchsorted(graph.keys_A, np.arange(num_states + 1, dtype=np.int64) * num_units)
-    return BackoffGraph(**{**vars(graph), "first_S": first_S})
+    return replace(graph, first_S=first_S)
 
 
 def _keys(states_N: Int32Array, units_N: Int32Array | Int64Array, num_units: int) -> Int64Array:
@@ -115,16 +115,13 @@ def _with_length(
     shorter_A = _next(graph, graph.shorter_S[before_A], units_A)
     num_states = len(graph.shorter_S)
     next_A = shorter_A if is_last else np.arange(num_states, num_states + len(keys_A), dtype=np.int32)
-    added = BackoffGraph(
+    added = replace(
+        graph,
         keys_A=np.concatenate([graph.keys_A, keys_A]),  # ascending: the states are newer than those with arcs so far
         logprobs_A=np.concatenate([graph.logprobs_A, logprobs_A]),
         next_A=np.concatenate([graph.next_A, next_A]),
-        first_S=graph.first_S,
         shorter_S=graph.shorter_S if is_last else np.concatenate([graph.shorter_S, shorter_A]),
         backoffs_S=graph.backoffs_S if is_last else np.concatenate([graph.backoffs_S, backoffs_A]),
-        root_logprobs_U=graph.root_logprobs_U,
-        root_next_U=graph.root_next_U,
-        num_levels=graph.num_levels,
     )
     return added, [next_A[np.searchsorted(keys_A, keys)] for keys in beginnings]
 

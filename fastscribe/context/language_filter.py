@@ -21,7 +21,7 @@ from fastscribe.audio.failures import to_failure
 from fastscribe.context.alphabets import Alphabet, find_alphabet
 from fastscribe.context.phrases import PhraseEncoder, without_effect
 from fastscribe.errors import AudioError, CheckpointError, UsageError
-from fastscribe.languages import AUTO, find_language, language_tag, list_languages
+from fastscribe.languages import AUTO, find_language, language_tag, list_languages, names_language
 from fastscribe.text.tokenizer import LANGUAGE_MODEL, Tokenizer, from_sentencepiece
 from fastscribe.types import Failure, Phrase, Source
 
@@ -108,7 +108,17 @@ class LanguageFilter:
     def __init__(
         self, tokenizer: Tokenizer, known: Sequence[str], language: str | None, boost: tuple[Phrase, ...] = ()
     ) -> None:
-        """Prepare the run's language. Arguments and errors are those of LanguageLock()."""
+        """Prepare the run's language.
+
+        Args:
+            tokenizer: The model's.
+            known: Tags of the model's languages; empty if it does not state them.
+            language: Tag of the run's language; AUTO is the same as None.
+            boost: The run's phrases to boost.
+
+        Raises:
+            UsageError: No token of the model has letters of the language.
+        """
         self._tokenizer, self._known = tokenizer, known
         self._lock = Lock()
         self._parts = tuple(_parts(tokenizer))
@@ -143,6 +153,8 @@ class LanguageFilter:
         Rows name their languages where the model states several, or where the run has one that leaves out tokens. A run
         without such a language keeps no row from its text: its user may not know that the field counts.
         """
+        if self.language is None and not names_language(source.row):
+            return source
         with self._lock:
             try:
                 source = replace(source, language=self._language_of(source))

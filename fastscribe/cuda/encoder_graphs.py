@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -22,17 +22,6 @@ _MAX_FRAMES = 4096  # encoder frames, rows x longest; larger batches keep a GPU 
 _FRAME_STEP = 8  # encoder frames
 _MAX_GRAPHS = 64  # every length of one row up to 512 frames
 _MIN_USES = 2  # before a bucket is captured
-
-
-class AnyEncoder(Protocol):
-    """What the graphs need of an encoder."""
-
-    config: Any  # has its subsampling_factor
-
-    def __call__(self, features: Features, /) -> Frames: ...
-
-    def num_frames(self, mel_frames: int, /) -> int:
-        """Return the number of output frames."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +36,12 @@ class _CapturedPass:
 class EncoderGraphs:
     """A function from Features to Frames that equals the encoder and uses graphs for small batches."""
 
-    def __init__(self, encoder: AnyEncoder, device: torch.device, give_up: Callable[[GraphsUnavailable], None]) -> None:
+    def __init__(self, encoder: Any, device: torch.device, give_up: Callable[[GraphsUnavailable], None]) -> None:
         """Wrap an encoder.
 
         Args:
-            encoder: the encoder, which must stay on the device in its dtype.
+            encoder: the encoder, which must stay on the device in its dtype. It maps Features to Frames, and has its config and
+                num_frames().
             device: a CUDA device.
             give_up: called once if graphs are unavailable; it may raise.
         """
@@ -64,7 +54,7 @@ class EncoderGraphs:
         self._captured: GraphCache[tuple[int, int], _CapturedPass] = GraphCache(new_generation, _MAX_GRAPHS)
 
     def __call__(self, features: Features) -> Frames:
-        encode = self._encoder
+        encode: Callable[[Features], Frames] = self._encoder
         bucket = self._bucket(features)
         if bucket is None or not self._can_capture:
             return encode(features)
@@ -113,6 +103,6 @@ class EncoderGraphs:
         mel_BMT[:rows, :, :mel_frames].copy_(features.mel_BMT)
         lengths_B[:rows].copy_(features.lengths_B)
         captured.graph.replay()
-        num_frames = self._encoder.num_frames(mel_frames)
+        num_frames: int = self._encoder.num_frames(mel_frames)
         # Copies, because the next replay overwrites tensors that the decoder may still read.
         return Frames(captured.frames.frames_BTD[:rows, :num_frames].clone(), captured.frames.lengths_B[:rows].clone())

@@ -179,8 +179,6 @@ def _compare(
     Raises:
         UsageError: The runs have no recording in common, or different references.
     """
-    from fastscribe.evaluation import comparison_report as report
-
     matched = match(runs[0], runs[1], count_failed=not asked.skip_failed)
     only = (matched.only_result, matched.only_baseline)
     if not matched.result:
@@ -201,7 +199,7 @@ def _compare(
             **counts,
             "failed_left_out": matched.num_skipped,
             **unpaired,
-            **report.to_object(comparison, asked.diff),
+            **report.comparison_object(comparison, asked.diff),
             **grouped,
             "versions": _versions(asked.normalizer),
         }
@@ -209,7 +207,10 @@ def _compare(
     else:
         max_changes = _CHANGES_SHOWN if asked.diff is None else asked.diff
         _print_parts(
-            [*([] if asked.quiet else [f"normalizer {asked.normalizer}\n"]), report.to_table(comparison, *names)]
+            [
+                *([] if asked.quiet else [f"normalizer {asked.normalizer}\n"]),
+                report.comparison_table(comparison, *names),
+            ]
         )
         _print_parts(report.group_lines(asked.group_by, groups))
         _show(report.change_blocks(comparison, max_changes))

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from fastscribe.config import DecoderName
 from fastscribe.types import AudioInfo, Failure, Hypothesis, Source, Transcript, Utterance
@@ -30,29 +30,33 @@ Step: TypeAlias = "Transcript | Failure | Callable[[], Step]"
 SidePlan: TypeAlias = "Callable[[Sequence[Utterance], Budget], Iterator[tuple[Utterance, ...]]]"
 
 
-class Texts(Protocol):
+class Texts:
     """Makes results of decoded utterances. One thread uses it (RecordingsInFlight).
 
     Attributes:
         is_finished: Transcripts come edited as the options ask.
     """
 
-    is_finished: bool
+    is_finished = False
 
     def rows(self, results: Sequence[Hypothesis | Failure]) -> Sequence[Hypothesis | Failure]:
         """Return a batch's results as the other methods take them."""
+        return results
 
     def kept(self, result: Hypothesis) -> Hypothesis:
         """Return a row as it waits for the others of its recording."""
+        return result
 
     def first(self, parts: Sequence[DecodedUtterance]) -> Sequence[Transcript | Failure]:
         """Take in all utterances of a recording. Return the results that are there at once; collect() returns the others."""
+        raise NotImplementedError
 
     def flush(self) -> None:
         """Begin what is gathered. The run calls it after each batch."""
 
     def collect(self, wait: bool = False) -> Sequence[Transcript | Failure]:
         """Return the results that are there, each once; with `wait`, wait for one: none are returned if nothing is left."""
+        raise NotImplementedError
 
 
 # Returns what makes the texts of a run (Run calls it): the pool makes calls that read audio, the stopwatch times the work.

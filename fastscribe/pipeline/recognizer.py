@@ -30,7 +30,7 @@ from fastscribe.languages import check_languages
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.dtype_choice import NARROW_ON_CPU, choose_dtype
 from fastscribe.pipeline.interfaces import ModelFacts
-from fastscribe.pipeline.language_lock import LanguageLock, lock_of
+from fastscribe.pipeline.language_lock import lock_of
 from fastscribe.pipeline.model_building import build_on_device, choose_device, encoder_of
 from fastscribe.pipeline.run_rooms import RunRooms, SpeakerModel, build_rooms, fused_model
 from fastscribe.text.tokenizer import Tokenizer
@@ -130,11 +130,6 @@ class Recognizer:
         """Return what has the features, encode, submit and read of a batch."""
         return self if batch.purpose == WORDS else self.rooms.others[batch.purpose]
 
-    @property
-    def languages(self) -> LanguageLock | None:
-        """What keeps recordings to a language; None: nothing does."""
-        return self.rooms.languages
-
     def peak_bytes(self) -> int:
         """Return the peak memory so far: the device's on a GPU, the process's on a CPU."""
         if self.device.type == "cuda":
@@ -145,12 +140,6 @@ class Recognizer:
     def sample_rate(self) -> int:
         """The model's rate in Hz."""
         return self.model.config.features.sample_rate
-
-    @property
-    def _models(self) -> list[Model]:
-        """The model, and that of the word timer if there is one."""
-        timer = self.rooms.word_timer
-        return [self.model] if timer is None else [self.model, timer.model]
 
     def num_frames(self, batch: Batch) -> int:
         """Return the encoder frames of the longest row."""
@@ -222,7 +211,9 @@ class Recognizer:
         from fastscribe.pipeline.cost_model import measured_budget
 
         decoder_memory = DECODERS[self.decoder_name].decoder_memory(self.model)
-        return measured_budget(self._models, decoder_memory, self.device)
+        timer = self.rooms.word_timer
+        models = [self.model] if timer is None else [self.model, timer.model]
+        return measured_budget(models, decoder_memory, self.device)
 
 
 def _facts(

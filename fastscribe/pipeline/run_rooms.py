@@ -76,9 +76,8 @@ def build_rooms(
         from fastscribe.context.booster import Booster, Constraints
         from fastscribe.context.vocabulary_mask import VocabularyMasks
 
-        rules = None if languages is None else languages.rules()
-        masks = None if rules is None else VocabularyMasks(rules, num_labels, device)
-        return Constraints(Booster(options.boost, tokenizer, path, device, say, rules), masks)
+        masks = None if languages is None else VocabularyMasks(languages, num_labels, device)
+        return Constraints(Booster(options.boost, tokenizer, path, device, say, languages), masks)
 
     if options.boost:
         constraints()
@@ -109,6 +108,6 @@ def fused_model(model: Any, beam: int) -> FusedModel | None:
 
     if isinstance(model, LanguageModel):
         return LazyTables(model)
-    from fastscribe.context.fusion import tables_of
+    from fastscribe.context.fusion import TokenTables
 
-    return tables_of(model)
+    return TokenTables.of(model)

@@ -17,14 +17,22 @@ from typing import Any
 from fastscribe.audio.failures import to_failure
 from fastscribe.config import Options
 from fastscribe.errors import AudioError
-from fastscribe.pipeline.interfaces import PLAIN_TRANSCRIPTS, Additions, MakeTexts, ModelFacts, PlainTranscripts, Step
+from fastscribe.pipeline.interfaces import (
+    PLAIN_TRANSCRIPTS,
+    Additions,
+    MakeTexts,
+    ModelFacts,
+    PlainTranscripts,
+    Step,
+    Texts,
+)
 from fastscribe.pipeline.stats import Stopwatch
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.segmentation.spans import Span, find_doubtful_spans, find_sparse_spans, find_untranscribed_spans
 from fastscribe.text import transcript
 from fastscribe.text.tokenizer import Tokenizer
 from fastscribe.text.transcript import DecodedUtterance
-from fastscribe.types import WORDS, AudioInfo, Failure, Hypothesis, Transcript
+from fastscribe.types import WORDS, AudioInfo, Failure, Transcript
 
 
 def finished(step: Step) -> Transcript | Failure:
@@ -142,7 +150,7 @@ def local_texts(stage: TextStage, rooms: Additions) -> MakeTexts:
     return rooms.make_texts or partial(LocalTexts, stage)
 
 
-class LocalTexts:
+class LocalTexts(Texts):
     """Texts that the thread that drives the model makes, with the threads of a pool.
 
     Args:
@@ -151,18 +159,10 @@ class LocalTexts:
         stopwatch: Times the steps.
     """
 
-    is_finished = False
-
     def __init__(self, stage: TextStage, pool: ReplacingThreadPool, stopwatch: Stopwatch) -> None:
         self._stage, self._pool, self._stopwatch = stage, pool, stopwatch
         self._called: SimpleQueue[Transcript | Failure] = SimpleQueue()  # by the threads
         self._num_calls = 0  # whose results are not taken
-
-    def rows(self, results: Sequence[Hypothesis | Failure]) -> Sequence[Hypothesis | Failure]:
-        return results
-
-    def kept(self, result: Hypothesis) -> Hypothesis:
-        return result
 
     def first(self, parts: Sequence[DecodedUtterance]) -> Sequence[Transcript | Failure]:
         with self._stopwatch.time("assemble"):
@@ -172,9 +172,6 @@ class LocalTexts:
         self._num_calls += 1
         self._pool.submit(lambda: self._called.put(finished(step)))
         return [self._next_called() for _ in range(self._num_calls - MAX_CALLS)]
-
-    def flush(self) -> None:
-        """Do nothing: every step is made at once."""
 
     def collect(self, wait: bool = False) -> Sequence[Transcript | Failure]:
         found = []

@@ -156,7 +156,7 @@ def without_words(transcript: Transcript, numbers: set[int]) -> Transcript:
         if len(kept) == len(segment.words):
             segments.append(segment)
         elif kept:
-            segments.append(_with_words(segment, kept))
+            segments.append(make_segment(kept))
     removed = sorted((word.start_s, word.end_s) for at, word in enumerate(transcript.words) if at in numbers)
     tokens = tuple(token for token in transcript.tokens if not _is_within(token, removed))
     return replace(transcript, text=join_texts(one.text for one in segments), segments=tuple(segments), tokens=tokens)
@@ -210,9 +210,5 @@ def _cut(words: Sequence[Word], others: Sequence[float]) -> Iterator[Sequence[Wo
 
 def _joined(segment: Segment, speaker: str, parts: Sequence[_Part]) -> Segment:
     words = [replace(word, speaker=speaker) for part in parts for word in part.words]
-    found = segment if len(words) == len(segment.words) else _with_words(segment, words)
+    found = segment if len(words) == len(segment.words) else make_segment(words)
     return replace(found, words=tuple(words), speaker=speaker)
-
-
-def _with_words(segment: Segment, words: Sequence[Word]) -> Segment:
-    return make_segment(words)

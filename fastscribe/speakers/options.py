@@ -25,32 +25,15 @@ if TYPE_CHECKING:
     from fastscribe.cli.run_part import TranscribeJob
     from fastscribe.pipeline.stats import RunStats
     from fastscribe.results.formats.speaker_names import NamesOfNobody
+    from fastscribe.speakers.persons import Recording
 
 _audio_option, _output_option = options_in("Audio"), options_in("Output")
 _MODEL = "nvidia/diar_streaming_sortformer_4spk-v2.1"
-
-
+# Why the dialogue of a recording has one speaker.
 _REASONS = {
     "mono": ("has one channel", "have one channel"),
     "copies": ("has the same sound in all channels", "have the same sound in all channels"),
 }
-
-
-class LoneSpeakers:
-    """Counts dialogues of one speaker, by the reason."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
-
-    def count(self, result: Transcript | Failure) -> None:
-        """Count a result if it is a dialogue of one speaker."""
-        if isinstance(result, Transcript) and len(result.speakers) == 1:
-            self._counts["mono" if result.audio.channels == 1 else "copies"] += 1
-
-    @property
-    def lines(self) -> list[str]:
-        """A line for each reason that was met."""
-        return [_line(self._counts[reason], *texts) for reason, texts in _REASONS.items() if self._counts[reason]]
 
 
 def _line(num: int, singular: str, plural: str) -> str:
@@ -63,7 +46,8 @@ class SpeakersPart(RunPart):
 
     def __init__(self, names: SpeakerNames | None, **fields: Any) -> None:
         super().__init__(speaker_names=None if names is None else names.in_order or None, **fields)
-        self._lone, self._names = LoneSpeakers(), names
+        self._lone: Counter[str] = Counter()  # by the reason
+        self._names = names
         self._nobody = None if names is None else _of_nobody(names)
 
     def styled(self, style: OutputStyle) -> OutputStyle:
@@ -72,15 +56,15 @@ class SpeakersPart(RunPart):
 
     def result(self, written: Transcript | Failure) -> None:
         """Count a dialogue of one speaker."""
-        if self.fields["speakers"] == CHANNELS:
-            self._lone.count(written)
+        if self.fields["speakers"] == CHANNELS and isinstance(written, Transcript) and len(written.speakers) == 1:
+            self._lone["mono" if written.audio.channels == 1 else "copies"] += 1
         if self._nobody is not None:
             self._nobody.look_at([written])
 
     @property
     def lines(self) -> list[str]:
         """A line for each reason why recordings have one speaker."""
-        return self._lone.lines
+        return [_line(self._lone[reason], *texts) for reason, texts in _REASONS.items() if self._lone[reason]]
 
     def finished(self, job: TranscribeJob, stats: RunStats, quiet: bool) -> int:
         """Print names without a speaker if no recording failed, and find the persons of a finished run with voice prints.
@@ -260,12 +244,15 @@ class SpeakerMapPart(ExportPart):
 
     def __init__(self, path: Path) -> None:
         from fastscribe.speakers.persons import read_persons
-        from fastscribe.speakers.renaming import Renaming
 
         try:
-            self._renaming = Renaming(read_persons(path))
+            persons = read_persons(path)
         except FileNotFoundError:
             raise UsageError(f"{path}: no such file: fastscribe speakers makes it") from None
+        self._names: dict[Recording, dict[str, str]] = {}
+        for (recording, speaker), name in persons.names.items():
+            self._names.setdefault(recording, {})[speaker] = name
+        self._num_without = 0  # results with speakers none of whom is among the persons
 
     def styled(self, style: OutputStyle) -> OutputStyle:
         """Return the style without names that the folder has, which are of labels."""
@@ -276,14 +263,29 @@ class SpeakerMapPart(ExportPart):
         return {"--speaker-map": True}
 
     def changed(self, results: Iterable[Stored | ManifestError]) -> Iterable[Stored | ManifestError]:
-        """Return the results with the names, and count those that have none."""
-        self._renaming.num_without = 0
-        return self._renaming.renamed(results)
+        """Yield the results with the names, which their rows have too, and count those that have none."""
+        from fastscribe.results.formats.speaker_names import with_names
+        from fastscribe.speakers.persons import Recording
+
+        self._num_without = 0
+        for stored in results:
+            if isinstance(stored, ManifestError):
+                yield stored
+                continue
+            result, row = stored
+            if isinstance(result, Failure) or not result.speakers:
+                yield stored
+                continue
+            names = self._names.get(Recording.of(row.fields), {})
+            self._num_without += not names
+            # The rows decide whether an earlier export is still right, so they have the name of each speaker.
+            new_names = [names.get(one, one) for one in result.speakers]
+            yield with_names(result, names), row._replace(fields={**row.fields, "speakers": new_names})
 
     @property
     def lines(self) -> Sequence[str]:
         """How many recordings have no name."""
-        num = self._renaming.num_without
+        num = self._num_without
         return [f"recordings whose speakers are not in the --speaker-map: {num:,}"] if num else []
 
 

@@ -12,7 +12,7 @@ Shapes: B batch, T frames, D width, N speakers.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -84,9 +84,7 @@ class SpeakerMemory:
         num_cached, num_queued, num_new = self.cache_BTD.shape[1], self.queue_BTD.shape[1], chunk_BTD.shape[1]
         queue_BTD = torch.cat([self.queue_BTD, chunk_BTD], 1)
         if num_queued + num_new <= config.queue_frames:
-            return SpeakerMemory(
-                self.cache_BTD, self.cache_probabilities_BTN, queue_BTD, self.silence_BD, self.num_silent_B
-            )
+            return replace(self, queue_BTD=queue_BTD)
         queued_BTN = probabilities_BTN[:, num_cached : num_cached + num_queued]
         queue_BTN = torch.cat([queued_BTN, probabilities_BTN[:, first : first + num_new]], 1)
         leaving = max(config.update_frames, num_new - config.queue_frames + num_queued)

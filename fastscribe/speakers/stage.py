@@ -6,7 +6,8 @@ Batches of the speaker model and of the voice model run beside the recogniser's.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
 from fastscribe.config import CHANNELS, ModelConfig, Options
 from fastscribe.pipeline import batching
@@ -27,56 +28,36 @@ _SPEAKER_FRAMES = 2500
 _LARGEST_CPU_BATCH = 2 * _SPEAKER_FRAMES
 
 
-@dataclass(frozen=True)
-class TurnPlanner:
-    """Plans the batches of a speaker model.
+def plan_turns(
+    config: SpeakerModelConfig,
+    sample_rate: int,
+    options: Options,
+    max_held_s: float,
+    utterances: Sequence[Utterance],
+    budget: Budget,
+) -> Iterator[tuple[Utterance, ...]]:
+    """Yield the batches of a speaker model. A speaker cache makes long recordings cost the same, but their samples are padded.
 
     Args:
         config: The speaker model's.
         sample_rate: The recogniser's.
         options: The run's; a size of batches that the user chose is kept.
         max_held_s: Seconds of recordings that the run holds in memory.
+        utterances: What to plan.
+        budget: The run's.
     """
-
-    config: SpeakerModelConfig
-    sample_rate: int
-    options: Options
-    max_held_s: float
-
-    def plan(self, utterances: Sequence[Utterance], budget: Budget) -> Iterator[tuple[Utterance, ...]]:
-        """Yield batches. A speaker cache makes long recordings cost the same, but a batch holds their padded samples."""
-        for group in batching.padded_within(utterances, lambda one: one.duration_s, self.max_held_s / 2):
-            yield from batching.plan(group, self._num_frames, self._budget(budget))
-
-    def _num_frames(self, utterance: Utterance) -> int:
-        """Return the most frames that the speaker model sees of an utterance at once."""
-        return self.config.num_seen(round(utterance.duration_s * self.sample_rate))
-
-    def _budget(self, budget: Budget) -> Budget:
-        chosen = self.options.batch_frames
-        is_chosen = self.options.batch_size is not None or chosen not in (None, "auto")
-        if is_chosen or budget.frames > _LARGEST_CPU_BATCH:
-            return budget
-        return replace(budget, frames=_SPEAKER_FRAMES)
+    is_chosen = options.batch_size is not None or options.batch_frames not in (None, "auto")
+    if not is_chosen and budget.frames <= _LARGEST_CPU_BATCH:
+        budget = replace(budget, frames=_SPEAKER_FRAMES)
+    for group in batching.padded_within(utterances, lambda one: one.duration_s, max_held_s / 2):
+        yield from batching.plan(group, lambda one: config.num_seen(round(one.duration_s * sample_rate)), budget)
 
 
-@dataclass(frozen=True)
-class VoicePlanner:
-    """Plans the batches of a voice model.
-
-    Args:
-        config: The voice model's.
-        sample_rate: The recogniser's.
-    """
-
-    config: VoiceModelConfig
-    sample_rate: int
-
-    def plan(self, utterances: Sequence[Utterance], budget: Budget) -> Iterator[tuple[Utterance, ...]]:
-        yield from batching.plan(utterances, self._num_frames, budget)
-
-    def _num_frames(self, utterance: Utterance) -> int:
-        return self.config.num_frames(round(utterance.duration_s * self.sample_rate))
+def plan_voices(
+    config: VoiceModelConfig, sample_rate: int, utterances: Sequence[Utterance], budget: Budget
+) -> Iterator[tuple[Utterance, ...]]:
+    """Return the batches of a voice model, whose utterances have the recogniser's sample rate."""
+    return batching.plan(utterances, lambda one: config.num_frames(round(one.duration_s * sample_rate)), budget)
 
 
 class SpeakerStage:
@@ -117,7 +98,7 @@ class SpeakerStage:
                 run,
                 inputs=ModelInputs(speaker_model, rate),
                 transcripts=ModelTranscripts(speaker_model, names),
-                plans={**run.plans, TURNS: TurnPlanner(speaker_model, rate, options, max_held_s).plan},
+                plans={**run.plans, TURNS: partial(plan_turns, speaker_model, rate, options, max_held_s)},
                 max_held_s=max_held_s,
                 needs_whole_recordings=True,
             )
@@ -125,7 +106,7 @@ class SpeakerStage:
             lost = LostPrints()
             run = replace(
                 run,
-                plans={**run.plans, VOICES: VoicePlanner(voice_model, rate).plan},
+                plans={**run.plans, VOICES: partial(plan_voices, voice_model, rate)},
                 follow_up=VoicePrints(voice_model, options.batch_size, lost),
                 reports=(*run.reports, lost.lines),
                 needs_whole_recordings=True,

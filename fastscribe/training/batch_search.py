@@ -98,13 +98,11 @@ def read_batch_sizes(path: Path, holds_for: Mapping[str, Any], buckets: Sequence
     """Return the cached batch sizes; None if the file is missing, damaged, or for something else."""
     try:
         table = json.loads(safe_read(path, _MAX_TABLE_BYTES))
-        if {**table, "batch_sizes": None} != _table(holds_for, buckets, None):
-            return None
-        batch_sizes = table["batch_sizes"]
+        sizes = table["batch_sizes"]
+        right = len(sizes) == len(buckets) and all(type(size) is int and size >= 1 for size in sizes)
+        return tuple(sizes) if right and table == json.loads(_table(holds_for, buckets, sizes)) else None
     except (OSError, ValueError, TypeError, LookupError, RecursionError):
         return None
-    right = isinstance(batch_sizes, list) and len(batch_sizes) == len(buckets)
-    return tuple(batch_sizes) if right and all(type(n) is int and n >= 1 for n in batch_sizes) else None
 
 
 def write_batch_sizes(
@@ -113,24 +111,14 @@ def write_batch_sizes(
     """Write the cache atomically. Raises OutputError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, (json.dumps(_table(holds_for, buckets, batch_sizes), indent=1) + "\n").encode())
+        write_atomic(path, (_table(holds_for, buckets, batch_sizes) + "\n").encode())
     except OSError as error:
         raise OutputError(str(path), error) from error
 
 
-def _table(
-    holds_for: Mapping[str, Any], buckets: Sequence[Bucket], batch_sizes: Sequence[int] | None
-) -> dict[str, Any]:
-    """Return the table after a JSON round trip, so that it compares equal to a stored one."""
-    table = {
-        "format_version": _FORMAT_VERSION,
-        "holds_for": holds_for,
-        "margin": _MARGIN,
-        "buckets": buckets,
-        "batch_sizes": batch_sizes,
-    }
-    parsed: dict[str, Any] = json.loads(json.dumps(table))
-    return parsed
+def _table(holds_for: Mapping[str, Any], buckets: Sequence[Bucket], batch_sizes: Sequence[int]) -> str:
+    table = {"format_version": _FORMAT_VERSION, "holds_for": holds_for, "margin": _MARGIN, "buckets": buckets}
+    return json.dumps({**table, "batch_sizes": batch_sizes}, indent=1)
 
 
 _OPTIMISER_BYTES = 8  # a parameter that learns: AdamW's two averages, which the first step allocates

@@ -68,7 +68,6 @@ def change_model(
     old_names = {name for name in weights if name.partition(".")[0] in _HEADS}
     old = {name: weights.pop(name) for name in old_names}
     heads = _new_heads(config, seed)
-    rows = _RowMap(checkpoint.config, config, shared)
     new_heads = set[Head]()
     for head, name, tensor in _named(heads):
         if name not in old:
@@ -76,7 +75,7 @@ def change_model(
         elif name not in _ROWS:
             tensor.copy_(old[name].read())
         else:
-            pairs = rows.pairs(name)
+            pairs = _same_rows(checkpoint.config, config, shared, name in _WITH_DURATIONS)
             tensor[[new for new, _ in pairs]] = old[name].read().float()[[before for _, before in pairs]]
             if len(pairs) < len(tensor):
                 new_heads.add(head)
@@ -142,21 +141,16 @@ def _named(heads: nn.Module) -> Iterator[tuple[Head, str, torch.Tensor]]:
         yield ("ctc" if name.startswith("ctc.") else "transducer"), name, tensor
 
 
-class _RowMap:
-    """Which rows of a changed weight are which of the old one: labels, then the blank, then in the joint durations."""
-
-    def __init__(self, old: ModelConfig, new: ModelConfig, shared: Mapping[int, int] | None) -> None:
-        labels = {i: i for i in range(new.num_labels)} if shared is None else shared
-        self._tokens = [*labels.items(), (new.blank_id, old.blank_id)]
-        self._durations = [
-            (new.blank_id + 1 + i, old.blank_id + 1 + old.durations.index(duration))
-            for i, duration in enumerate(new.durations)
-            if duration in old.durations
-        ]
-
-    def pairs(self, name: str) -> list[tuple[int, int]]:
-        """Return (new row, old row)."""
-        return self._tokens + (self._durations if name in _WITH_DURATIONS else [])
+def _same_rows(
+    old: ModelConfig, new: ModelConfig, shared: Mapping[int, int] | None, has_durations: bool
+) -> list[tuple[int, int]]:
+    """Return which rows of a changed weight are which of the old one: labels, then the blank, then in the joint durations."""
+    labels = {i: i for i in range(new.num_labels)} if shared is None else shared
+    pairs = [*labels.items(), (new.blank_id, old.blank_id)]
+    for i, duration in enumerate(new.durations if has_durations else ()):
+        if duration in old.durations:
+            pairs.append((new.blank_id + 1 + i, old.blank_id + 1 + old.durations.index(duration)))
+    return pairs
 
 
 def _shared_pieces(old: Tokenizer, new: Tokenizer) -> dict[int, int]:

@@ -11,22 +11,25 @@ from pathlib import Path
 
 import numpy as np
 
+from fastscribe._system.safe_open import safe_read
 from fastscribe._system.text_layout import count_of, first_of
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.checkpoint.validate import validate as check_config
 from fastscribe.config import ModelConfig
-from fastscribe.errors import UsageError
+from fastscribe.errors import UsageError, first_line
 from fastscribe.families.conformer.config import EncoderConfig
 from fastscribe.families.granite.config import GraniteConfig
 from fastscribe.languages import language_tag
+from fastscribe.text.tokenizer import MAX_TOKENIZER_BYTES, Tokenizer, from_sentencepiece
 from fastscribe.training.augment_config import AugmentConfig
 from fastscribe.training.backgrounds import BackgroundCorpus
-from fastscribe.training.bpe import TextEncoder
+from fastscribe.training.bpe import TextEncoder, VocabularyTooLarge, train_vocabulary
 from fastscribe.training.changed_model import Head, change_model
 from fastscribe.training.corpus import Corpus, Example, Examples, LeftOutRow, ManifestPart
 from fastscribe.training.manifest import (
     LACKS_LETTERS,
     ExampleLimits,
+    ReadRequest,
     check_most_usable,
     no_request,
     read_manifests,
@@ -37,13 +40,12 @@ from fastscribe.training.model_recipe import ModelChanges, ModelRecipe
 from fastscribe.training.network import loss_of
 from fastscribe.training.prompts import PromptedEncoder, PromptReader
 from fastscribe.training.recipe import Recipe, check_used
-from fastscribe.training.rows import ReadRequest
 from fastscribe.training.scoring import Scoring, ValidationSet, choose_scoring, is_one_language
-from fastscribe.training.split import count_by_share, has_two_sentences, split_validation
-from fastscribe.training.vocabulary import make_tokenizer
+from fastscribe.training.split import split_validation
 from fastscribe.types import Float64Array
 
 _MIN_VALIDATION = 10  # recordings
+_TOKENIZER_FILE = "tokenizer.model"  # in a folder
 _NEW_VOCABULARY = "model.vocab_size or model.tokenizer in a recipe gives it a new one"
 _MAX_LETTERS = 8  # in a message
 _LONGEST_S = 1e9  # of noise, which is never read whole
@@ -189,18 +191,9 @@ class _Preparation:
         """
         seed, share, non_speech = self.recipe.run.seed, self.recipe.data.validation_share, examples.non_speech
         speech = examples.take(~non_speech)
-        if not has_two_sentences(speech):
-            raise UsageError(
-                f"{len(speech):,} recording{'s' * (len(speech) > 1)} of one sentence: too few to train on some and "
-                "validate with others; give more, or others as data.validation"
-            )
-        by_share = count_by_share(speech, seed=seed, share=share)
         min_count = max(1, min(_MIN_VALIDATION, len(speech) // 10))
-        if min_count <= by_share < len(speech):
-            training, validation = split_validation(speech, seed=seed, share=share)
-        else:
-            count = min(max(min_count, round(share * len(speech))), len(speech) - 1)
-            training, validation = split_validation(speech, seed=seed, count=count)
+        training, validation, by_share = split_validation(speech, seed=seed, share=share, min_count=min_count)
+        if by_share is not None:
             by = f"validation_share {share:g} gives {by_share:,} of {len(speech):,} recordings"
             self.say(f"{by}: {len(validation):,} instead")
         return training.joined(examples.take(non_speech)), tuple(validation)
@@ -223,10 +216,7 @@ class _Preparation:
     def _checkpoint(self, examples: Examples) -> tuple[Checkpoint, frozenset[Head]]:
         """Return the checkpoint to start from, a new one without weights or a changed one, and heads that are new in it."""
         recipe, init, where = self.recipe, self.init, self.where
-        tokenizer = None
-        if init is None or self._has_new_vocabulary:
-            texts = [text for text in examples.iter_texts() if text]
-            tokenizer = make_tokenizer(texts, recipe.model, self.say, where)
+        tokenizer = self._tokenizer(examples) if init is None or self._has_new_vocabulary else None
         if init is None:
             assert isinstance(recipe.model, ModelRecipe) and tokenizer is not None
             config = recipe.model.config(len(tokenizer.pieces))
@@ -245,6 +235,46 @@ class _Preparation:
             if (language := recipe.data.language) is not None and (tag := language_tag(language)):
                 checkpoint = replace(checkpoint, languages=(tag,))
         return checkpoint, changed.new_heads
+
+    def _tokenizer(self, examples: Examples) -> Tokenizer:
+        """Return the recipe's: trained from the texts, or read from a SentencePiece model.
+
+        It keeps spaces before punctuation, because clean_text removes them before training.
+        """
+        if (path := self.recipe.model.tokenizer) is not None:
+            tokenizer = self._read_tokenizer(Path(path))
+        else:
+            try:
+                tokenizer = from_sentencepiece(self._train_vocabulary([text for text in examples.iter_texts() if text]))
+            except UsageError as error:
+                raise UsageError(f"{self.where}: model.vocab_size: {error}") from error
+        return replace(tokenizer, attached="nowhere")
+
+    def _train_vocabulary(self, texts: Sequence[str]) -> bytes:
+        """Train the vocabulary. The default size of a new model gives way to the most that the texts yield."""
+        model = self.recipe.model
+        size, kind = model.vocab_size, model.vocabulary or ModelRecipe.vocabulary
+        assert size is not None
+        try:
+            return train_vocabulary(texts, size, kind)
+        except VocabularyTooLarge as error:
+            if isinstance(model, ModelChanges) or size != ModelRecipe.vocab_size:
+                raise
+            yielded = f"these texts yield {error.max_size} pieces, so the vocabulary has these"
+            self.say(f"model.vocab_size {size}: {yielded}")
+            return train_vocabulary(texts, error.max_size, kind)
+
+    def _read_tokenizer(self, path: Path) -> Tokenizer:
+        file = path / _TOKENIZER_FILE if path.is_dir() else path
+        try:
+            return from_sentencepiece(safe_read(file, MAX_TOKENIZER_BYTES))
+        except OSError as error:
+            problem = f"cannot be read: {error.strerror or error}"
+            raise UsageError(f"{self.where}: model.tokenizer: {file}: {problem}") from error
+        except (RuntimeError, ValueError) as error:
+            wanted = "give a file that SentencePiece wrote (.model) or a folder with its tokenizer.model"
+            problem = f"no SentencePiece model ({first_line(error)}); {wanted}"
+            raise UsageError(f"{self.where}: model.tokenizer: {file}: {problem}") from error
 
     def _tokenise(self, corpus: Corpus, encode: TextEncoder | PromptedEncoder, limits: ExampleLimits) -> Corpus:
         """Tokenise. Say what of the texts the vocabulary cannot write, and how a model gets another one."""

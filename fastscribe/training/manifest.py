@@ -1,10 +1,12 @@
 """Read training manifests into a corpus, without tokens and with them.
 
-A manifest is JSON lines (rows.py): NeMo's, whose recordings are files or members of tar archives, or Lhotse's cuts; a Shar
-folder of Lhotse; or a folder of recordings with their texts (`a.wav` beside `a.txt`).
+A manifest is JSON lines (audio/list_rows.py reads them, for `transcribe` too): NeMo's, whose recordings are files or members of
+tar archives, or Lhotse's cuts; a Shar folder of Lhotse; or a folder of recordings with their texts (`a.wav` beside `a.txt`).
 
-A wrong row is an error that names the line, because the user has to correct it. An unusable row (no text, too long, too many
-tokens a second) is left out, and kept with its reason.
+A wrong row (no JSON, no duration) is an error that names the line, because the user has to correct it. So is a missing
+recording, which the first rows and a sample of the others are checked for: on a network file system a look at each of millions
+takes hours. The loader leaves out those that are found missing later. An unusable row (no text, too long, too many tokens a
+second) is left out, and kept with its reason.
 """
 
 from __future__ import annotations
@@ -23,11 +25,14 @@ from typing import Any
 import numpy as np
 
 from fastscribe._system.safe_open import safe_read
+from fastscribe._system.urls import is_url
 from fastscribe.audio.failures import system_problem
 from fastscribe.audio.folders import walk
 from fastscribe.audio.formats import CONTAINER_EXTENSIONS, is_audio_name
+from fastscribe.audio.json_lines import NotAList
+from fastscribe.audio.list_rows import BadRow, FindMember, ListRow, list_rows
 from fastscribe.audio.probe import probe
-from fastscribe.errors import AudioError, UsageError
+from fastscribe.errors import AudioError, FastscribeError, ManifestError, UsageError
 from fastscribe.training.archives import Archives, expand
 from fastscribe.training.bpe import clean_text
 from fastscribe.training.corpus import (
@@ -39,11 +44,14 @@ from fastscribe.training.corpus import (
     Request,
     first_left_out,
 )
-from fastscribe.training.rows import ReadRequest, RowReader
 from fastscribe.types import AnyArray, Source
 
+# What a row asks an attention decoder for; None for other models. Raises ValueError that says what is wrong with the row.
+ReadRequest = Callable[[Mapping[str, Any]], Request | None]
 # The ids of a text, of which an attention decoder is asked something; None where the vocabulary cannot write it.
 Encode = Callable[[str, Request | None], tuple[int, ...] | None]
+_MAX_NAMED = 5  # wrong rows in a message
+_FIRST_ROWS, _SAMPLE_GROWTH = 100, 1.01  # rows whose recording has to exist: the first, then each 1 % further down
 LACKS_LETTERS, WITHOUT_TEXT = "with letters that the vocabulary lacks", "without text"  # reasons to leave examples out
 
 
@@ -210,6 +218,97 @@ def _pieces(example: Example, max_duration_s: float) -> Iterator[Example]:
     each_s = example.duration_s / count
     for number in range(count):
         yield replace(example, offset_s=example.offset_s + number * each_s, duration_s=each_s)
+
+
+class RowReader:
+    """Reads the files of a manifest.
+
+    Args:
+        number: of the manifest.
+        read_request: reads what a row asks an attention decoder for.
+        ignores_texts: take every row as one without text, whatever it says.
+    """
+
+    def __init__(self, part: ManifestPart, number: int, read_request: ReadRequest, ignores_texts: bool) -> None:
+        self._part, self._number, self._read_request = part, number, read_request
+        self._ignores_texts, self._next_checked = ignores_texts, 1
+
+    def examples(self, path: str, find_member: FindMember | None = None) -> Iterator[Example]:
+        """Yield the rows of a file in order.
+
+        Args:
+            path: the file.
+            find_member: finds recordings in tar archives; None: they are files, or in archives beside the manifest.
+
+        Raises:
+            UsageError: the file cannot be read; or, at its end, rows of it are wrong, of which it names the first.
+        """
+        num_wrong, first_wrong, self._next_checked = 0, list[str](), 1
+        try:
+            for row in list_rows(path, find=find_member):
+                try:
+                    yield self._example(row)
+                except FastscribeError as error:
+                    num_wrong += 1
+                    if num_wrong <= _MAX_NAMED:
+                        first_wrong.append(str(error).removeprefix(f"{path}: "))
+        except (OSError, NotAList) as error:
+            raise UsageError(f"{path}: {system_problem(error)}") from error
+        if first_wrong:
+            count = f"; {num_wrong:,} wrong rows in all" if num_wrong > 1 else ""
+            raise UsageError(f"{path}: {'; '.join(first_wrong)}{count}")
+
+    def _example(self, row: ListRow | BadRow) -> Example:
+        if isinstance(row, BadRow):
+            raise row.error
+        fields, span = row.fields or {}, row.span
+        text = self._text(row)
+        if span.track:
+            raise _wrong(row, f"audio_track {span.track}: training reads the first track: extract this one")
+        if span.duration_s is None:
+            raise _wrong(row, "no duration (0 is none), which planning batches needs")
+        if isinstance(row.file, str) and is_url(row.file):
+            raise _wrong(row, f"{row.file}: training reads files, not addresses: download it")
+        path, start, size = (
+            (row.file, 0, 0) if isinstance(row.file, str) else (row.file.path, row.file.start, row.file.size)
+        )
+        if row.number >= self._next_checked and not size:
+            if not _is_file(path):
+                raise _wrong(row, f"no such recording: {os.path.abspath(path)!r}")
+            is_first = row.number < _FIRST_ROWS
+            self._next_checked = row.number + 1 if is_first else math.ceil(row.number * _SAMPLE_GROWTH)
+        try:
+            request = self._read_request(fields)
+        except ValueError as error:
+            raise _wrong(row, str(error)) from error
+        place = (self._number, self._part.non_speech, start, size, span.channel)
+        return Example(path, text, span.duration_s, span.offset_s or 0.0, (), *place, request, row.number)
+
+    def _text(self, row: ListRow) -> str:
+        fields = row.fields or {}
+        text = fields.get("text")
+        if self._ignores_texts or (self._part.non_speech and text is None):
+            return ""
+        if text is None:
+            held = ", ".join(name for name, value in fields.items() if value is not None) or "none"
+            raise _wrong(row, f"no text: a field of this name has to have it; there are {held:.100}")
+        if not isinstance(text, str):
+            raise _wrong(row, f"text is {text!r:.40}, not a string")
+        cleaned = clean_text(text)
+        if self._part.non_speech and cleaned:
+            raise _wrong(row, f"text {cleaned!r:.40} in a manifest of non_speech")
+        return cleaned
+
+
+def _wrong(row: ListRow, problem: str) -> ManifestError:
+    return ManifestError(row.where, row.number, problem)
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return os.path.isfile(path)
+    except ValueError:  # a null character in it
+        return False
 
 
 _MAX_TEXT_BYTES = 1 << 20

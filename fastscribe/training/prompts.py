@@ -8,7 +8,7 @@ Texts are encoded by the vocabulary of their language: an aggregate has one for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -27,6 +27,7 @@ _TRANSCRIBE, _TRANSLATE = (
     ("ast", "translate", "s2t_translation", "<|translate|>"),
 )
 _SPOKEN, _WRITTEN = ("source_lang", "lang", "language"), ("target_lang",)  # fields of a row, the first that is there
+_ANY_LANGUAGE = ""
 # What a prompt of the second form says besides, and the only answer that `transcribe` gives to it.
 _FIXED = {
     "itn": ("no", "false", "0", "noitn", "<|noitn|>"),
@@ -134,18 +135,24 @@ class PromptedEncoder:
         assert checkpoint.config.aed is not None
         self._tokenizer, self._config, self.changes = checkpoint.tokenizer, checkpoint.config.aed, TextChanges()
         self._prompts: dict[Request, Prompt] = {}
-        self._is_aggregate = checkpoint.tokenizer.kind == "aggregate"
         self._models = _language_models(checkpoint)
-        self._encoders: dict[str, Callable[[str], tuple[int, ...] | None]] = {}
+        self._encoders: dict[str, TextEncoder] = {}
 
     def __call__(self, text: str, request: Request | None) -> tuple[int, ...] | None:
         """Return the tokens; none for a text without any, None for one with letters that the vocabulary lacks."""
         assert request is not None
-        ids = self._encoder(request.target_language)(text)
+        language = request.target_language
+        name = _ANY_LANGUAGE if _ANY_LANGUAGE in self._models else find_language(language, tuple(self._models))
+        if name is None:
+            raise UsageError(f"this checkpoint has no vocabulary of {language}, which it could write")
+        first_id, tokenizer = self._models[name]
+        if name not in self._encoders:
+            self._encoders[name] = TextEncoder(tokenizer, self.changes)
+        ids = self._encoders[name](text)
         if not ids:
             return ids
         prompt = self._prompt(request)
-        return (*prompt.ids, *ids, prompt.end_id)
+        return (*prompt.ids, *(first_id + token_id for token_id in ids), prompt.end_id)
 
     @cached_property
     def num_prompt(self) -> int:
@@ -159,35 +166,15 @@ class PromptedEncoder:
             self._prompts[request] = make_prompt(config.prompt, self._tokenizer, request.options, config.max_tokens)
         return self._prompts[request]
 
-    def _encoder(self, language: str) -> Callable[[str], tuple[int, ...] | None]:
-        name = find_language(language, tuple(self._models)) if self._is_aggregate else ""
-        if name is None:
-            raise UsageError(f"this checkpoint has no vocabulary of {language}, which it could write")
-        if name not in self._encoders:
-            self._encoders[name] = (
-                self._of_language(name) if self._is_aggregate else TextEncoder(self._tokenizer, self.changes)
-            )
-        return self._encoders[name]
-
-    def _of_language(self, name: str) -> Callable[[str], tuple[int, ...] | None]:
-        first_id, tokenizer = self._models[name]
-        encode = TextEncoder(tokenizer, self.changes)
-
-        def shifted(text: str) -> tuple[int, ...] | None:
-            ids = encode(text)
-            return None if ids is None else tuple(first_id + token_id for token_id in ids)
-
-        return shifted
-
 
 def _language_models(checkpoint: Checkpoint) -> dict[str, tuple[int, Tokenizer]]:
-    """Return the first id and the vocabulary of each language of an aggregate; nothing for other tokenizers.
+    """Return the first id and the vocabulary of each language of an aggregate; other tokenizers have one for all.
 
     Raises:
         UsageError: the folder does not hold them, or they do not fit.
     """
     if checkpoint.tokenizer.kind != "aggregate":
-        return {}
+        return {_ANY_LANGUAGE: (0, checkpoint.tokenizer)}
     found: dict[str, tuple[int, Tokenizer]] = {}
     pieces: list[str] = []
     for file, content in checkpoint.tokenizer.files.items():

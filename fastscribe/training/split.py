@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,58 +12,48 @@ from fastscribe.training.corpus import Examples
 from fastscribe.types import AnyArray, Float64Array
 
 
-def count_by_share(examples: Examples, *, seed: int, share: float) -> int:
-    """Return how many examples `split_validation` would take by that share; for few sentences often none."""
-    return int((_sentence_hashes(examples, seed) < share).sum())
+class Split(NamedTuple):
+    training: Examples
+    validation: Examples
+    instead_of: int | None  # examples that the share gave, if these were too few or all; None: the share decided
 
 
-def has_two_sentences(examples: Examples) -> bool:
-    """Return True if `split_validation` can leave examples on both sides."""
-    first = sentence_key(examples.text(0))
-    return any(sentence_key(text) != first for text in examples.iter_texts())
-
-
-def split_validation(
-    examples: Examples, *, seed: int, share: float | None = None, count: int | None = None
-) -> tuple[Examples, Examples]:
+def split_validation(examples: Examples, *, seed: int, share: float, min_count: int = 1) -> Split:
     """Split the examples so that no sentence is on both sides, whatever its speaker, case and punctuation.
 
-    The side of a sentence depends on the sentence and the seed. With `share`, a corpus added later moves none.
+    The side of a sentence depends on the sentence and the seed, so a corpus added later moves none.
 
     Args:
-        share: share of the sentences, approximately. Give this or `count`.
-        count: maximum number of examples, as whole sentences; if every sentence has more, the rarest one is taken.
-
-    Returns:
-        (training, validation).
+        share: share of the sentences to validate with, approximately.
+        min_count: where the share gives fewer examples, or all, whole sentences are taken, as many examples as this or as the
+            share says at most; if every sentence has more, the rarest one is taken.
 
     Raises:
-        UsageError: either side would be empty.
+        UsageError: there is one sentence only.
     """
-    if (share is None) == (count is None):
-        raise UsageError("a validation set needs either a share or a count")
     hashes = _sentence_hashes(examples, seed)
-    is_chosen = hashes < (share or 0) if count is None else _whole_sentences(hashes, count)
-    if is_chosen.all() or not is_chosen.any():
-        requested = f"share {share}" if count is None else f"count {count}"
-        raise UsageError(f"validation {requested} of {len(examples)} examples leaves none on one side")
-    return examples.take(~is_chosen), examples.take(is_chosen)
-
-
-def _whole_sentences(hashes: Float64Array, count: int) -> AnyArray:
-    """Return True for the examples of whole sentences, `count` in all at most."""
     distinct, sizes = np.unique(hashes, return_counts=True)
-    if count < 1:
-        return np.zeros(len(hashes), bool)
+    if len(distinct) < 2:
+        raise UsageError(
+            f"{len(examples):,} recording{'s' * (len(examples) > 1)} of one sentence: too few to train on some and "
+            "validate with others; give more, or others as data.validation"
+        )
+    is_chosen, instead_of = hashes < share, None
+    if not min_count <= (by_share := int(is_chosen.sum())) < len(examples):
+        most = min(max(min_count, round(share * len(examples))), len(examples) - 1)
+        is_chosen, instead_of = np.isin(hashes, _whole_sentences(distinct, sizes, most)), by_share
+    return Split(examples.take(~is_chosen), examples.take(is_chosen), instead_of)
+
+
+def _whole_sentences(distinct: Float64Array, sizes: AnyArray, count: int) -> Float64Array:
+    """Return sentences that have `count` examples in all at most, or the rarest one."""
     chosen = []
-    for index in range(len(distinct)):
-        if sizes[index] <= count:
-            chosen.append(distinct[index])
-            count -= sizes[index]
-        if not count:
-            break
-    rarest = distinct[np.lexsort((distinct, sizes))[:1]]
-    return np.isin(hashes, chosen if chosen else rarest)
+    for sentence, size in zip(distinct, sizes, strict=True):
+        if size <= count:
+            chosen.append(sentence)
+            count -= size
+    rarest: Float64Array = distinct[np.lexsort((distinct, sizes))[:1]]
+    return np.array(chosen) if chosen else rarest
 
 
 def _sentence_hashes(examples: Examples, seed: int) -> Float64Array:

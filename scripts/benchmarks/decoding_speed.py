@@ -29,20 +29,18 @@ _INERTIA = 0.6  # correlation of one frame with the next
 _TUNING_ROWS, _TUNING_FRAMES = 32, 100
 
 
-def random_frames(
-    lengths: Sequence[int], width: int, device: torch.device, seed: int, dtype: torch.dtype | None = None
-) -> Frames:
-    """Return a row for each length, in frames. dtype: by default bf16 on a GPU, else float32."""
+def random_frames(lengths: Sequence[int], width: int, device: torch.device, seed: int) -> Frames:
+    """Return a row for each length, in frames: bf16 on a GPU, else float32."""
     generator = torch.Generator(device).manual_seed(seed)
     noise_TBD = torch.randn(max(lengths), len(lengths), width, generator=generator, device=device)
     for earlier_BD, later_BD in pairwise(noise_TBD):
         later_BD.mul_((1 - _INERTIA**2) ** 0.5).add_(earlier_BD, alpha=_INERTIA)
     lengths_B = torch.tensor(lengths, device=device)
-    return Frames(noise_TBD.transpose(0, 1).to(dtype or _dtype(device)).contiguous(), lengths_B)
+    return Frames(noise_TBD.transpose(0, 1).to(_dtype(device)).contiguous(), lengths_B)
 
 
-def random_transducer(config: ModelConfig, device: torch.device, dtype: torch.dtype | None = None) -> Transducer:
-    """Return a random predictor and joint of the config's shape, tuned to such frames. dtype as in random_frames."""
+def random_transducer(config: ModelConfig, device: torch.device) -> Transducer:
+    """Return a random predictor and joint of the config's shape, tuned to such frames, in their dtype."""
     assert config.predictor is not None and config.joint is not None
     torch.manual_seed(0)
     with torch.no_grad():
@@ -53,7 +51,7 @@ def random_transducer(config: ModelConfig, device: torch.device, dtype: torch.dt
         transducer.eval().requires_grad_(False)
         frames = random_frames([_TUNING_FRAMES] * _TUNING_ROWS, config.encoder.d_model, device, seed=1)
         make_transducer_speak_(transducer, Frames(frames.frames_BTD.float(), frames.lengths_B), config.frame_s)
-    return transducer.to(dtype or _dtype(device))
+    return transducer.to(_dtype(device))
 
 
 def measure(decoder: Decoder, frames: Frames, device: torch.device) -> dict[str, Any]:
@@ -75,9 +73,9 @@ def decode(decoder: Decoder, frames: Frames) -> list[Hypothesis]:
         return list(decoder.read(decoder.submit(frames).cpu().numpy(), frames))
 
 
-def num_turns(transducer: Transducer, frames: Frames, window: int | None = None) -> int:
+def num_turns(transducer: Transducer, frames: Frames) -> int:
     """Return the number of loop turns that the batch takes."""
-    network = label_looping.Network.prepare(transducer, window)
+    network = label_looping.Network.prepare(transducer)
     slots = label_looping.Slots.allocate(network, label_looping.slots_needed(frames))
     state = label_looping.LoopState.allocate(network, len(frames.lengths_B), slots)
     label_looping.load_batch_(network, state, frames)

@@ -17,6 +17,7 @@ _WEIGHTS = 3 * 4  # normaliser, blank and label of a node, float32
 _LATTICES = 2 * 8  # alpha and beta, float64
 _DURATION = 4
 _GRADIENT = 4  # the output layer's, summed in float32
+_WEIGHT = 4  # one of the output layer
 
 
 @dataclass(frozen=True)
@@ -41,16 +42,9 @@ class LossShape:
         return self.num_tokens + self.num_durations
 
 
-def loss_memory(
-    shape: LossShape, device: str = "cuda", max_nodes: int | None = None, weight_bytes: int = 4
-) -> dict[str, int]:
-    """Estimate the peak bytes of joint_transducer_loss by part, with its inputs and their gradients.
-
-    Args:
-        max_nodes: as in joint_transducer_loss.
-        weight_bytes: size of one weight of the output layer.
-    """
-    limits = group_limits(device, shape.joint_width, shape.num_outputs, shape.item_bytes, max_nodes)
+def loss_memory(shape: LossShape, device: str = "cuda") -> dict[str, int]:
+    """Estimate the peak bytes of joint_transducer_loss by part, with its inputs and their gradients."""
+    limits = group_limits(device, shape.joint_width, shape.num_outputs, shape.item_bytes)
     rows = min(shape.batch_size, max(1, limits.group // max(1, shape.nodes)))
     frames = frames_per_block(shape.num_frames, shape.num_labels + 1, limits)
     nodes = rows * min(frames, shape.num_frames) * (shape.num_labels + 1)
@@ -58,13 +52,13 @@ def loss_memory(
     is_aligned = device == "cuda" and shape.item_bytes == 2
     columns = -(-shape.num_outputs // ALIGNED_COLUMNS) * ALIGNED_COLUMNS if is_aligned else shape.num_outputs
     weights = shape.num_outputs * (shape.joint_width + 1)
-    copies = columns * (shape.joint_width + 1) * (shape.item_bytes if shape.item_bytes != weight_bytes else 0)
+    copies = columns * (shape.joint_width + 1) * (shape.item_bytes if shape.item_bytes != _WEIGHT else 0)
     product = columns * shape.joint_width * shape.item_bytes if shape.item_bytes == 2 else 0
     widened = min(nodes, ROWS_WIDENED) if device == "cpu" and shape.item_bytes == 2 else 0
     return {
         "encoder and predictor outputs": inputs,
         "their gradients": inputs,
-        "output layer, its copy and gradient": weights * (weight_bytes + _GRADIENT) + copies + product,
+        "output layer, its copy and gradient": weights * (_WEIGHT + _GRADIENT) + copies + product,
         "activations and their gradient": 2 * nodes * shape.joint_width * shape.item_bytes,
         "logits, then their gradient": nodes * columns * shape.item_bytes,
         "float32 of a few rows": widened * shape.num_outputs * 4,

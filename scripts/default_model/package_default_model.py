@@ -24,10 +24,10 @@ from typing import Any
 
 import torch
 
+from fastscribe._system.processors import cpu_name
 from fastscribe.bench import machine
 from fastscribe.checkpoint import native_writer
 from fastscribe.checkpoint.reader import read_checkpoint
-from fastscribe.pipeline.recognizer import cpu_name
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGED = ROOT / "fastscribe" / "default_model"

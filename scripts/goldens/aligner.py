@@ -25,7 +25,7 @@ from nemo.collections.asr.models import EncDecCTCModel, EncDecMultiTaskModel
 from omegaconf import OmegaConf
 
 from scripts.goldens import common
-from tests.helpers import aligned_canary
+from tests.helpers import aligned_canary, archives
 
 MIN_S, MAX_S = 1.0, 30.0  # NeMo pads shorter files and may cut longer ones into chunks
 
@@ -72,9 +72,8 @@ def make(pair: Pair, models: Path, audio: list[Path], folder: Path) -> None:
     else:
         make_aligner(pair.aligner, audio, aligner)
     with tempfile.TemporaryDirectory() as scratch:
-        members = aligned_canary.members(models / pair.canary / "model.nemo", {})
-        members |= aligned_canary.members(aligner, aligned_canary.RENAMED)
-        archive = aligned_canary.packed(members, Path(scratch) / "model.nemo")
+        members = archives.members(models / pair.canary / "model.nemo") | aligned_canary.aligner_members(aligner)
+        archive = archives.packed(members, Path(scratch) / "model.nemo")
         model = EncDecMultiTaskModel.restore_from(str(archive), map_location="cpu").eval()
     assert model.timestamps_asr_model is not None
     prompt_slots = {"source_lang": "en", "target_lang": "en", "pnc": "yes"}

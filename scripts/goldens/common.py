@@ -179,7 +179,7 @@ def write_tokenizer(folder: Path, text: str, pieces: int, symbols: Sequence[str]
 
 def drop_normaliser(folder: Path) -> None:
     file = folder / "tokenizer.model"
-    model = sentencepiece_model_pb2.ModelProto.FromString(file.read_bytes())
+    model = sentencepiece_model_pb2.ModelProto.FromString(file.read_bytes())  # type: ignore[attr-defined]
     model.normalizer_spec.name, model.normalizer_spec.precompiled_charsmap = "identity", b""
     file.write_bytes(model.SerializeToString())
 

@@ -20,7 +20,8 @@ from fastscribe.audio.frame_samples import FrameSamples
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import blocks, read, read_native_into
 from fastscribe.errors import AudioError
-from fastscribe.types import AudioInfo, Source, Utterance
+from fastscribe.types import AudioInfo, Utterance
+from tests.audio.test_probe import held, patched, source
 from tests.helpers.containers import CLICK_S, encode, encode_video
 
 # name: encoder, rate, channels, seconds by which the click may be late: the format does not store the encoder's delay.
@@ -74,10 +75,6 @@ def media(tmp_path_factory) -> Path:
         if can_encode(codec):
             encode(folder / name, codec, rate, channels)
     return folder
-
-
-def source(path: Path, **fields) -> Source:
-    return Source(str(path), str(path), path.name, **fields)
 
 
 def whole(audio: AudioInfo, sample_rate: int | None = None, channel: int | None = None) -> np.ndarray:
@@ -181,34 +178,25 @@ def test_nothing_to_hear(tmp_path):
 @pytest.mark.parametrize("name", ["aac.mkv", "opus.webm", "aac.m4a", "aac.mov", "wma.wma"])
 def test_joined_files_are_refused(media, tmp_path, name):
     """Their second part would be lost: its times start again."""
-    path = tmp_path / name
-    path.write_bytes(2 * (media / name).read_bytes())
-    assert "several recordings in one" in problem(path)
+    assert "several recordings in one" in problem(held(tmp_path / name, 2 * (media / name).read_bytes()))
 
 
 @pytest.mark.parametrize(("box", "forged"), [(b"stsz", b"\0\0\0\4\7\0\0\0"), (b"trun", b"\7\0\0\0")])
 def test_forged_sample_counts_take_no_memory(media, tmp_path, monkeypatch, box, forged):
     """FFmpeg would make an entry for each of 117 million samples. It is not called."""
     path = encode(tmp_path / "a.mp4", "aac", 16_000, options={"movflags": "empty_moov"} if box == b"trun" else {})
-    content = bytearray(path.read_bytes())
-    at = content.rindex(box) + 8
-    if box == b"trun":
-        content[at - 4 : at] = bytes(4)  # no field for each sample
-    content[at : at + len(forged)] = forged
-    path.write_bytes(content)
+    at = path.read_bytes().rindex(box) + 8
+    no_fields = ((at - 4, bytes(4)),) if box == b"trun" else ()  # for each sample
     monkeypatch.setattr(containers, "_open", None)
-    assert "damaged: its tables count 117440512 samples, which" in problem(path)
+    assert "damaged: its tables count 117440512 samples, which" in problem(patched(path, *no_fields, (at, forged)))
 
 
 def test_boxes_without_end_are_damage(tmp_path, monkeypatch):
     path = tmp_path / "a.mp4"
-    nested = b"".join(struct.pack(">I4s", 8 * (2000 - level), b"moov") for level in range(2000))
-    path.write_bytes(nested)
-    assert problem(path)
+    assert problem(held(path, b"".join(struct.pack(">I4s", 8 * (2000 - level), b"moov") for level in range(2000))))
     assert data_size._MAX_BOXES == 2_000_000
     monkeypatch.setattr(data_size, "_MAX_BOXES", 20_000)
-    path.write_bytes(struct.pack(">I4s", 8, b"free") * 20_001)
-    assert "more than 20,000 boxes" in problem(path)
+    assert "more than 20,000 boxes" in problem(held(path, struct.pack(">I4s", 8, b"free") * 20_001))
 
 
 @pytest.mark.parametrize(
@@ -265,38 +253,31 @@ def test_too_much_aac_without_its_frames_lengths(tmp_path, monkeypatch):
 
 def test_damage_in_what_has_no_times(tmp_path):
     path = encode(tmp_path / "a.wav", "mp2", 48_000)
-    content = bytearray(path.read_bytes())
-    half = len(content) // 2
-    content[half:] = np.random.default_rng(0).bytes(len(content) - half)
-    path.write_bytes(content)
-    assert "cannot be decoded" in problem(path) or "truncated" in problem(path)
+    half = path.stat().st_size // 2
+    found = problem(patched(path, (half, np.random.default_rng(0).bytes(path.stat().st_size - half))))
+    assert "cannot be decoded" in found or "truncated" in found
 
 
 def test_a_recording_is_measured_once(media, tmp_path, monkeypatch):
-    path = tmp_path / "a.mkv"
-    path.write_bytes((media / "aac.mkv").read_bytes())
+    path = held(tmp_path / "a.mkv", (media / "aac.mkv").read_bytes())
     measured, original = [], containers.Track.measure
     monkeypatch.setattr(containers.Track, "measure", lambda self: measured.append(1) or original(self))
     lengths = {probe(source(path, offset_s=0.1 * row, duration_s=0.5)).num_samples for row in range(5)}
     assert len(measured) == 1 and lengths == {22_050}
-    path.write_bytes((media / "opus.mka").read_bytes())
-    assert probe(source(path)).sample_rate == 48_000 and len(measured) == 2
+    assert probe(source(held(path, (media / "opus.mka").read_bytes()))).sample_rate == 48_000 and len(measured) == 2
 
 
 def test_playlists_open_no_other_file(media, tmp_path):
-    path = tmp_path / "a.mp4"
-    path.write_text(f"#EXTM3U\n#EXTINF:3,\n{media / 'aac.aac'}\n#EXT-X-ENDLIST\n")
-    assert problem(path) == "is text, not audio"
-    path.write_text(f"ffconcat version 1.0\nfile '{media / 'aac.aac'}'\n")
-    assert problem(path) == "is text, not audio"
+    other = media / "aac.aac"
+    for text in (f"#EXTM3U\n#EXTINF:3,\n{other}\n#EXT-X-ENDLIST\n", f"ffconcat version 1.0\nfile '{other}'\n"):
+        assert problem(held(tmp_path / "a.mp4", text.encode())) == "is text, not audio"
 
 
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("keep", [0.02, 0.3, 0.6, 0.9])
 def test_truncated(media, tmp_path, name, keep):
     content = (media / name).read_bytes()
-    path = tmp_path / name
-    path.write_bytes(content[: int(keep * len(content))])
+    path = held(tmp_path / name, content[: int(keep * len(content))])
     if name not in WITHOUT_LENGTH:
         assert problem(path)
     else:
@@ -320,12 +301,8 @@ def test_truncated_mp4_with_index_in_front(tmp_path, options):
 
 
 def test_damaged_in_the_middle(media, tmp_path):
-    content = bytearray((media / "alac.m4a").read_bytes())
-    middle = len(content) // 2
-    content[middle : middle + 60_000] = bytes(60_000)
-    path = tmp_path / "a.m4a"
-    path.write_bytes(content)
-    assert "damaged" in problem(path)
+    content = (media / "alac.m4a").read_bytes()
+    assert "damaged" in problem(patched(held(tmp_path / "a.m4a", content), (len(content) // 2, bytes(60_000))))
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -357,16 +334,14 @@ def test_tags_that_are_not_utf8(media, tmp_path):
                 packet.stream = stream
                 made.mux(packet)
     content = path.read_bytes()
-    path.write_bytes(content.replace("Zürich".encode(), b"Z\xfcrich "))
-    assert path.read_bytes() != content
+    assert content != held(path, content.replace("Zürich".encode(), b"Z\xfcrich ")).read_bytes()
     assert probe(source(path)).duration_s == pytest.approx(probe(source(media / "flac.mkv")).duration_s, abs=1e-3)
 
 
 def test_changed_after_probe(media, tmp_path):
-    path = tmp_path / "a.m4a"
-    path.write_bytes((media / "aac.m4a").read_bytes())
+    path = held(tmp_path / "a.m4a", (media / "aac.m4a").read_bytes())
     audio = probe(source(path))
-    path.write_bytes((media / "aac.mov").read_bytes())
+    held(path, (media / "aac.mov").read_bytes())
     with pytest.raises(AudioError, match="changed since the run began"):
         whole(audio)
     path.unlink()

@@ -23,8 +23,7 @@ from fastscribe.audio.flac import (
     plain_header,
 )
 from fastscribe.audio.probe import probe
-from fastscribe.errors import AudioError
-from fastscribe.types import Source
+from tests.audio.test_probe import held, problem, source
 
 RATE = 16_000
 
@@ -48,10 +47,9 @@ def with_samples(content: bytes, num_samples: int) -> bytes:
     ],
 )
 def test_libsndfile_output_accepted(tmp_path, num_samples, subtype):
-    path = tmp_path / "a.flac"
-    write(path, num_samples, subtype=subtype)
-    assert flac_ends_at(path.read_bytes(), num_samples)
-    assert not any(flac_ends_at(path.read_bytes(), num_samples + off) for off in (-4096, -1, 1, 4096))
+    content = write(tmp_path / "a.flac", num_samples, subtype=subtype)
+    assert flac_ends_at(content, num_samples)
+    assert not any(flac_ends_at(content, num_samples + off) for off in (-4096, -1, 1, 4096))
 
 
 def to_utf8(value: int) -> bytes:
@@ -79,18 +77,11 @@ def test_frame_and_sample_numbers(number, size, variable):
     assert frame_header(header + bytes(8), 4096) == (start, start + size, len(header))
 
 
-def problem(path: Path, content: bytes) -> str:
-    path.write_bytes(content)
-    with pytest.raises(AudioError) as caught:
-        probe(Source(str(path), str(path), "a"))
-    return caught.value.problem
-
-
 @pytest.mark.parametrize("num_samples", [1, RATE, 2**33, 2**36 - 1])
 @pytest.mark.parametrize("tags", [b"", b"ID3\4\0\0\0\0\0\x0a" + bytes(10)])
 def test_wrong_header_length(tmp_path, num_samples, tags):
     content = with_samples(write(tmp_path / "a.flac", 3 * RATE), num_samples)
-    said = problem(tmp_path / "a.flac", tags + content)
+    said = problem(held(tmp_path / "a.flac", tags + content))
     assert "it does not end after the" in said and said.endswith(": convert it, e.g. with ffmpeg")
 
 
@@ -98,7 +89,7 @@ def test_joined_files_of_different_lengths(tmp_path):
     path = tmp_path / "a.flac"
     content = write(path, 3 * RATE)
     for joined in (content + write(path, RATE), write(path, RATE) + content):
-        assert "several in one" in problem(path, joined)
+        assert "several in one" in problem(held(path, joined))
 
 
 TAG_WITH_MAGIC = b"TXXX\0\0\0\x0a\0\0fLaC 1.4.3"
@@ -115,8 +106,7 @@ TAG_WITH_MAGIC = b"TXXX\0\0\0\x0a\0\0fLaC 1.4.3"
 )
 def test_what_changes_no_samples(tmp_path, changed):
     path = tmp_path / "a.flac"
-    path.write_bytes(changed(write(path, 3 * RATE)))
-    assert probe(Source(str(path), str(path), "a")).num_samples == 3 * RATE
+    assert probe(source(held(path, changed(write(path, 3 * RATE))))).num_samples == 3 * RATE
 
 
 @pytest.mark.parametrize("channels", [1, 2])
@@ -130,7 +120,7 @@ def test_joined_files_with_one_header(tmp_path, channels, seconds):
         content = path.read_bytes()
         assert plain_header(content, io.BytesIO(content), len(content)) is not None
         parts.append(content if number == 0 else content[after_blocks(content, 4) :])
-    assert "several in one" in problem(path, b"".join(parts))
+    assert "several in one" in problem(held(path, b"".join(parts)))
 
 
 def renumbered(content: bytes, num_blocks: int) -> bytes:
@@ -146,20 +136,18 @@ def renumbered(content: bytes, num_blocks: int) -> bytes:
 def test_equal_frame_numbers_accepted(tmp_path):
     path = tmp_path / "a.flac"
     content = write(path, 4 * 4096 + 1000)
-    path.write_bytes(renumbered(content, 5))
-    assert path.read_bytes() != content
-    assert flac_ends_at(path.read_bytes(), 4 * 4096 + 1000)
-    endless = with_samples(path.read_bytes(), 2**36 - 1)  # these frames cannot contradict it; the file's size does
+    changed = renumbered(content, 5)
+    assert changed != content and flac_ends_at(changed, 4 * 4096 + 1000)
+    endless = with_samples(changed, 2**36 - 1)  # these frames cannot contradict it; the file's size does
     assert flac_ends_at(endless, 2**36 - 1)
-    assert "it does not end after the" in problem(path, endless)
+    assert "it does not end after the" in problem(held(path, endless))
 
 
 @pytest.mark.parametrize("junk", [b"\xff", b"\xff\xf8", b"\xff\xf8\x75\x08\0\0"])
 def test_long_trailing_data_is_fast(tmp_path, junk):
-    path = tmp_path / "a.flac"
-    path.write_bytes(write(path, 3 * RATE) + junk * (4_000_000 // len(junk)))
+    content = write(tmp_path / "a.flac", 3 * RATE) + junk * (4_000_000 // len(junk))
     start = time.process_time()
-    assert flac_ends_at(path.read_bytes(), 3 * RATE)
+    assert flac_ends_at(content, 3 * RATE)
     assert time.process_time() - start < 1
 
 
@@ -169,4 +157,4 @@ def test_file_removed_during_check(tmp_path, monkeypatch):
 
     monkeypatch.setattr(unusual_header, "flac_ends_at", gone)
     content = with_samples(write(tmp_path / "a.flac", RATE), 7)
-    assert problem(tmp_path / "a.flac", content) == "no such file or folder"
+    assert problem(held(tmp_path / "a.flac", content)) == "no such file or folder"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fastscribe.audio.header import HEAD_BYTES, Header
 from fastscribe.audio.probe import plain_header, probe
-from fastscribe.types import Source
+from tests.audio.test_probe import held, patched, source
 
 RATE = 16_000
 
@@ -42,7 +42,7 @@ def test_plain_files_match_libsndfile(tmp_path, kind, rate, channels, num_sample
     subtype = "PCM_24" if kind == "24.flac" else "PCM_16"
     path = write(tmp_path / f"a.{kind}", num_samples, rate, channels, subtype=subtype)
     assert header(path) == by_libsndfile(path) == Header(rate, channels, num_samples, kind != "24.flac")
-    audio = probe(Source(str(path), str(path), "a"))
+    audio = probe(source(path))
     assert Header(audio.sample_rate, audio.channels, audio.num_samples, audio.is_int16) == header(path)
 
 
@@ -64,7 +64,7 @@ def test_plain_files_match_libsndfile(tmp_path, kind, rate, channels, num_sample
 def test_other_files_left_to_libsndfile(tmp_path, name, options):
     path = write(tmp_path / name, 1000, **options)
     assert header(path) is None
-    assert probe(Source(str(path), str(path), "a")).is_int16 == by_libsndfile(path).is_int16
+    assert probe(source(path)).is_int16 == by_libsndfile(path).is_int16
 
 
 def test_chunks_before_samples(tmp_path):
@@ -72,9 +72,9 @@ def test_chunks_before_samples(tmp_path):
     plain = path.read_bytes()
     for size in (3, 1000, HEAD_BYTES):
         chunk = b"LIST" + struct.pack("<I", size) + bytes(size + size % 2)
-        path.write_bytes(plain[:12] + chunk + plain[12:])
+        held(path, plain[:12] + chunk + plain[12:])
         assert header(path) == (by_libsndfile(path) if size < HEAD_BYTES else None)
-        assert probe(Source(str(path), str(path), "a")).num_samples == 1000
+        assert probe(source(path)).num_samples == 1000
 
 
 def test_chunks_after_samples(tmp_path):
@@ -88,22 +88,17 @@ def test_chunks_after_samples(tmp_path):
 
 
 def test_contradictory_wav(tmp_path):
-    path = write(tmp_path / "a.wav", 1000)
-    content = bytearray(path.read_bytes())
-    content[28:34] = struct.pack("<IH", 4 * RATE, 4)  # frames of 4 bytes, of one channel with 16 bits
-    path.write_bytes(content)
-    assert header(path) is None
+    frames_of_4_bytes = struct.pack("<IH", 4 * RATE, 4)  # of one channel with 16 bits
+    assert header(patched(write(tmp_path / "a.wav", 1000), (28, frames_of_4_bytes))) is None
 
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data(), kind=st.sampled_from(["wav", "flac"]))
 def test_damaged_header_never_wrong(tmp_path_factory, data, kind):
     """With any byte changed, libsndfile agrees, decides, or cannot open the file at all."""
-    path = tmp_path_factory.getbasetemp() / f"damaged.{kind}"
-    content = bytearray(write(path, 1000, channels=2).read_bytes())
-    content[data.draw(st.integers(0, 43))] = data.draw(st.integers(0, 255))
-    path.write_bytes(content)
-    found = header(path)
+    path = write(tmp_path_factory.getbasetemp() / f"damaged.{kind}", 1000, channels=2)
+    at, byte = data.draw(st.integers(0, 43)), data.draw(st.integers(0, 255))
+    found = header(patched(path, (at, bytes([byte]))))
     if found is not None:
         with contextlib.suppress(soundfile.SoundFileError):
             assert found == by_libsndfile(path)

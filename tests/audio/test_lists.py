@@ -56,6 +56,12 @@ def touch(folder: Path, *names: str) -> None:
         write(folder / name, b"")
 
 
+def check_failures(found: list[Source | Failure], where: str, said: dict[int, str]) -> None:
+    """Check that these are failures, of these lines of a list, with these words."""
+    for one, (line, text) in zip(found, said.items(), strict=True):
+        assert isinstance(one, Failure) and f"{where}: line {line}: {text}" in one.message
+
+
 def recording(level: int, seconds: float = 1.0) -> bytes:
     content = io.BytesIO()
     soundfile.write(content, np.full(int(RATE * seconds), level, np.int16), RATE, format="FLAC")
@@ -104,24 +110,15 @@ def test_numbers_as_text_and_other_names_of_the_path(tmp_path: Path) -> None:
     ]
     first, second, third = sources(write(tmp_path / "m.jsonl", "\n".join(map(json.dumps, rows))))
     assert (first.duration_s, first.offset_s, first.track, first.channel) == (4.9, 1.0, 2, 1)
-    assert first.row == {
-        "audio_filepath": "a.flac",
-        "duration": 4.9,
-        "offset": 1.0,
-        "audio_track": 2,
-        "audio_channel": 1,
-    }
+    assert first.row == {**rows[0], "duration": 4.9, "offset": 1.0, "audio_track": 2, "audio_channel": 1}
     assert second.row == {"audio_filepath": "b.flac", "audio_filename": "b.flac"}
     assert (third.path, third.row) == ("c.flac", {"audio_filepath": "c.flac", **rows[2]})
 
 
 def test_cuts() -> None:
     whole, part, right = sources(LHOTSE / "cuts.jsonl.gz")
-    assert [(one.offset_s, one.duration_s, one.channel) for one in (whole, part, right)] == [
-        (None, 0.8, None),
-        (0.25, 0.5, None),
-        (None, 0.8, 1),
-    ]
+    spans = [(one.offset_s, one.duration_s, one.channel) for one in (whole, part, right)]
+    assert spans == [(None, 0.8, None), (0.25, 0.5, None), (None, 0.8, 1)]
     assert part.row is not None and part.row["id"] == part.id and part.row["text"] == "At Rice"
     assert right.row is not None and right.row["supervisions"][0]["text"] == "on the right"
     stereo_SC = soundfile.read(LHOTSE / "stereo.flac", dtype="int16")[0]
@@ -198,12 +195,8 @@ def test_tables(tmp_path: Path) -> None:
     """A header in another case, quotes with line breaks in them, a byte order mark, and other delimiters."""
     rows = b'\xef\xbb\xbfFile_Name , Duration,Note\r\n"a, 1.flac",1.5,"two\r\nlines"\r\n\r\nb.flac,,\r\n'
     first, second = sources(write(tmp_path / "metadata.csv", rows))
-    assert first.row == {
-        "audio_filepath": "a, 1.flac",
-        "file_name": "a, 1.flac",
-        "duration": 1.5,
-        "Note": "two\r\nlines",
-    }
+    names = dict.fromkeys(("audio_filepath", "file_name"), "a, 1.flac")
+    assert first.row == {**names, "duration": 1.5, "Note": "two\r\nlines"}
     assert (first.duration_s, second.duration_s, second.file) == (1.5, None, f"{tmp_path}/b.flac")
     for delimiter, name in ((";", "a.csv"), ("|", "b.csv"), ("\t", "c.csv"), (",", "d.tsv")):
         rows = delimiter.join(("id", "audio")) + "\n" + delimiter.join(("1", "a.flac"))
@@ -212,25 +205,11 @@ def test_tables(tmp_path: Path) -> None:
 
 def test_wrong_rows_of_a_table(tmp_path: Path) -> None:
     rows = b'path,duration\na.flac,1.5 s\n,1\nb.flac,1,x\ncaf\xe9.flac,1\n"c".flac,1\nd.flac,1\n"e.flac,1\n'
-    *found, last = listed(write(tmp_path / "t.csv", rows))
-    good = [one for one in found if isinstance(one, Source)]
-    wrong = [one.message for one in (*found, last) if isinstance(one, Failure)]
-    assert [one.path for one in good] == ["d.flac"]
-    for line, (message, said) in enumerate(
-        zip(
-            wrong,
-            (
-                "duration is '1.5 s'",
-                "no audio_filepath",
-                "3 columns, and the",
-                "not valid UTF-8",
-                "not a row",
-                "not a row",
-            ),
-            strict=True,
-        )
-    ):
-        assert f"{tmp_path}/t.csv: line {(2, 3, 4, 5, 6, 8)[line]}: {said}" in message
+    found = listed(write(tmp_path / "t.csv", rows))
+    assert [one.path for one in found if isinstance(one, Source)] == ["d.flac"]
+    said = {2: "duration is '1.5 s'", 3: "no audio_filepath", 4: "3 columns, and the", 5: "not valid UTF-8"}
+    wrong = [one for one in found if isinstance(one, Failure)]
+    check_failures(wrong, f"{tmp_path}/t.csv", {**said, 6: "not a row", 8: "not a row"})
 
 
 @pytest.mark.parametrize(
@@ -262,13 +241,8 @@ def test_wav_scp(tmp_path: Path) -> None:
     assert isinstance(first, Source) and isinstance(last, Source)
     assert (first.path, first.id, first.row) == ("a b.flac", "utt1", {"audio_filepath": "a b.flac", "id": "utt1"})
     assert (last.file, last.id) == ("/x/c.flac", "u/5")
-    for line, (one, said) in enumerate(
-        zip(
-            wrong, ("a command writes this recording", "no path after the id 'utt3'", "a place in a Kaldi"), strict=True
-        ),
-        start=2,
-    ):
-        assert isinstance(one, Failure) and f"{tmp_path}/wav.scp: line {line}: {said}" in one.message
+    said = {2: "a command writes this recording", 3: "no path after the id 'utt3'", 4: "a place in a Kaldi"}
+    check_failures(wrong, f"{tmp_path}/wav.scp", said)
 
 
 def test_segments_of_kaldi(tmp_path: Path) -> None:
@@ -278,9 +252,8 @@ def test_segments_of_kaldi(tmp_path: Path) -> None:
     assert isinstance(piped, Failure) and isinstance(first, Source) and isinstance(second, Source)
     assert (first.id, first.offset_s, first.duration_s, first.file) == ("a", 0.5, 1.75, f"{tmp_path}/a.flac")
     assert (second.id, second.offset_s, second.duration_s, second.channel) == ("b", 3, None, 1)
-    said = ("its recording 'none' has no", "start 2, end 1: not", "not id, recording, start and end")
-    for line, (one, text) in enumerate(zip(wrong, said, strict=True), start=3):
-        assert isinstance(one, Failure) and f"{tmp_path}/segments: line {line}: {text}" in one.message
+    said = {3: "its recording 'none' has no", 4: "start 2, end 1: not", 5: "not id, recording, start and end"}
+    check_failures(wrong, f"{tmp_path}/segments", said)
 
 
 def test_lists_of_paths(tmp_path: Path) -> None:
@@ -292,10 +265,8 @@ def test_lists_of_paths(tmp_path: Path) -> None:
     assert [one.path for one in found] == [*names, "s3://x/y.flac"]
     assert [one.file for one in found[:-1]] == [f"{tmp_path}/{name}" for name in names]
     assert all(one.row is None for one in found)
-    assert [one.path for one in sources(write(tmp_path / "nul.lst", "./a.flac\0b\nc.flac\0"))] == [
-        "./a.flac",
-        "b\nc.flac",
-    ]
+    ended = sources(write(tmp_path / "nul.lst", "./a.flac\0b\nc.flac\0"))
+    assert [one.path for one in ended] == ["./a.flac", "b\nc.flac"]
     playlist = write(tmp_path / "p.m3u", "#EXTM3U\n#EXTINF:4,x.flac\nb.flac\n")
     assert [one.path for one in sources(playlist)] == ["b.flac"]
     assert sources(write(tmp_path / "rows.list", '{"audio_filepath": "b.flac"}'))[0].row == {"audio_filepath": "b.flac"}
@@ -330,10 +301,8 @@ def test_tar_of_recordings(tmp_path: Path) -> None:
     }
     counted: Counter[str] = Counter()
     found = listed(tar(tmp_path / "s.tar", members), counted)
-    assert [one.id for one in found] == ["s.tar/x/1.flac", "s.tar/x/2.flac", "s.tar/e.flac"] and counted == {
-        ".jpg": 1,
-        ".q (not opened)": 1,
-    }
+    assert [one.id for one in found] == ["s.tar/x/1.flac", "s.tar/x/2.flac", "s.tar/e.flac"]
+    assert counted == {".jpg": 1, ".q (not opened)": 1}
     first, second, empty = (one for one in found if isinstance(one, Source))
     assert (level(first), level(second), first.row, first.path) == (1, 2, None, f"{tmp_path}/s.tar/x/1.flac")
     assert isinstance(second.file, FilePart) and second.file.identity.startswith(f"{tmp_path}/s.tar@")
@@ -370,9 +339,8 @@ def test_webdataset(tmp_path: Path) -> None:
 
 def test_damaged_tars(tmp_path: Path) -> None:
     """What stands before the damage is read."""
-    whole = tar(
-        tmp_path / "s.tar", {"1.flac": recording(1), "2.flac": recording(2), "3.flac": os.urandom(30000)}
-    ).read_bytes()
+    members = {"1.flac": recording(1), "2.flac": recording(2), "3.flac": os.urandom(30000)}
+    whole = tar(tmp_path / "s.tar", members).read_bytes()
     *found, last = listed(write(tmp_path / "cut.tar", whole[:-25000]))
     assert [level(one) for one in found[:2] if isinstance(one, Source)] == [1, 2]
     assert isinstance(last, Failure) and last.message == "cut off: it ends in the middle of a member"

@@ -168,6 +168,11 @@ def behind_a_tag(content: bytes) -> bytes:
     return b"ID3\4\0\0" + bytes([0, 0, 2, 3]) + bytes(2 * 128 + 3) + content
 
 
+def behind_an_odd_chunk(content: bytes) -> bytes:
+    """Of three bytes, and the one that makes them even."""
+    return content[:12] + b"JUNK\3\0\0\0abc\0" + content[12:]
+
+
 def without_byte_rate(content: bytes) -> bytes:
     """As FFmpeg writes it for MP3 samples."""
     return content[:28] + bytes(4) + content[32:]
@@ -175,7 +180,12 @@ def without_byte_rate(content: bytes) -> bytes:
 
 @pytest.mark.parametrize(
     ("options", "changed"),
-    [({"endian": "BIG"}, bytes), ({}, behind_a_tag), ({"subtype": "ULAW"}, without_byte_rate)],
+    [
+        ({"endian": "BIG"}, bytes),
+        ({}, behind_a_tag),
+        ({"subtype": "ULAW"}, without_byte_rate),
+        ({}, behind_an_odd_chunk),
+    ],
 )
 def test_truncated_wav(tmp_path, options, changed):
     """Plain ones of every sample type are in test_truncated_file_of_every_format."""

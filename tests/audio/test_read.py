@@ -17,6 +17,7 @@ from fastscribe.audio.probe import probe
 from fastscribe.audio.read import blocks, read
 from fastscribe.errors import AudioError
 from fastscribe.types import AudioInfo, Source
+from tests.audio.test_probe import patched
 
 RATE = 16_000
 
@@ -170,12 +171,9 @@ def test_slightly_short_accepted(tmp_path):
 
 
 def test_damaged_flac(tmp_path):
-    path = tmp_path / "a.flac"
-    recording(path, noise(3 * RATE))
-    content = bytearray(path.read_bytes())
-    content[20_000:20_400] = bytes(400)
-    path.write_bytes(content)
-    assert "damaged" in problem(probe(Source(str(path), str(path), "a")))
+    audio = recording(tmp_path / "a.flac", noise(3 * RATE))
+    patched(tmp_path / "a.flac", (20_000, bytes(400)))
+    assert "damaged" in problem(audio)
 
 
 def test_file_missing_or_changed(tmp_path):

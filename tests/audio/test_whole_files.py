@@ -28,14 +28,12 @@ from fastscribe.errors import AudioError
 from fastscribe.results.formats.writers import to_object
 from fastscribe.results.stored import to_result
 from fastscribe.types import AudioInfo, Source, Transcript
+from tests.audio.test_probe import OGG_DAMAGE, held, patched
+from tests.audio.test_probe import source as given
 from tests.helpers.containers import CLICK_S, encode, signal
 
 RATE = 16_000
 UNSTATED = "its header leaves its length out: it was read to the end of the file"
-
-
-def given(path: Path, **fields) -> Source:
-    return Source(str(path), str(path), path.name, **fields)
 
 
 def whole(audio: AudioInfo) -> np.ndarray:
@@ -93,8 +91,7 @@ def au(size: int, order: str = ">") -> bytes:
 @pytest.mark.parametrize("make", [wav, rf64, au, lambda size: au(size, "<")])
 @pytest.mark.parametrize("size", [0, 20_000])
 def test_sizes_that_were_never_filled_in(tmp_path, make, size):
-    path = tmp_path / "a.sound"
-    path.write_bytes(make(size))
+    path = held(tmp_path / "a.sound", make(size))
     audio = probe(given(path))
     samples = whole(audio)
     np.testing.assert_array_equal(samples, int16() if audio.is_int16 else int16() / np.float32(32_768))
@@ -106,14 +103,10 @@ def test_sizes_that_were_never_filled_in(tmp_path, make, size):
 
 @pytest.mark.parametrize("subtype", ["PCM_24", "FLOAT", "ULAW", "IMA_ADPCM", "MS_ADPCM"])
 def test_unfinished_wavs_of_other_samples(tmp_path, subtype):
-    held = io.BytesIO()
-    soundfile.write(held, signal(2.0, RATE), RATE, format="WAV", subtype=subtype)
-    content = held.getvalue()
-    at = content.index(b"data") + 4
     path = tmp_path / "a.wav"
-    path.write_bytes(content[:at] + bytes(4) + content[at + 4 :])
-    expected, _ = soundfile.read(io.BytesIO(content), dtype="float32")
-    np.testing.assert_allclose(whole(probe(given(path))), expected, atol=1e-6)
+    soundfile.write(path, signal(2.0, RATE), RATE, subtype=subtype)
+    expected, _ = soundfile.read(path, dtype="float32")
+    np.testing.assert_allclose(whole(probe(given(patched(path, (b"data", bytes(4)))))), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -129,9 +122,7 @@ def test_unfinished_wavs_of_other_samples(tmp_path, subtype):
     ],
 )
 def test_what_follows_the_samples_is_no_sound(tmp_path, behind):
-    path = tmp_path / "a.wav"
-    path.write_bytes(wav(2 * len(int16()), behind=behind))
-    audio = probe(given(path))
+    audio = probe(given(held(tmp_path / "a.wav", wav(2 * len(int16()), behind=behind))))
     assert (audio.num_samples, audio.notes) == (len(int16()), ())
 
 
@@ -140,28 +131,19 @@ def test_samples_that_look_like_a_chunk_or_like_padding(tmp_path, pause):
     """The size is that of a moment of long silence, or of loud samples whose bytes are letters."""
     letters = np.frombuffer(b"ABCDwxyz", np.int16)
     samples = np.concatenate([int16()[:8_000], np.zeros(pause, np.int16), letters if pause == 0 else int16(), int16()])
-    path = tmp_path / "a.wav"
-    path.write_bytes(wav(16_000, samples))
-    audio = probe(given(path))
+    audio = probe(given(held(tmp_path / "a.wav", wav(16_000, samples))))
     assert audio.num_samples == len(samples) and "gives 0.50 s" in audio.notes[0]
-
-
-def test_streams_have_a_note(tmp_path):
-    path = tmp_path / "a.wav"
-    path.write_bytes(wav(0xFFFFFFFF))
-    audio = probe(given(path))
-    assert (audio.num_samples, audio.notes, audio.track) == (len(int16()), (UNSTATED,), None)
 
 
 def test_notes_are_in_the_row(tmp_path):
     path = tmp_path / "a.wav"
-    path.write_bytes(wav(0))
-    transcript = Transcript(probe(given(path)), "", (), ())
-    row = to_object(transcript)
+    stream = probe(given(held(path, wav(0xFFFFFFFF))))
+    assert (stream.num_samples, stream.notes, stream.track) == (len(int16()), (UNSTATED,), None)
+    row = to_object(Transcript(probe(given(held(path, wav(0)))), "", (), ()))
     assert row["audio_notes"] == [UNSTATED]
     assert to_object(to_result(row)) == row
-    path.write_bytes(wav(2 * len(int16())))
-    assert "audio_notes" not in to_object(Transcript(probe(given(path)), "", (), ()))
+    whole = probe(given(held(path, wav(2 * len(int16())))))
+    assert "audio_notes" not in to_object(Transcript(whole, "", (), ()))
 
 
 # Clocks that do not begin at 0, and lengths
@@ -223,10 +205,8 @@ def test_flv_whose_sound_begins_late(tmp_path):
     """FFmpeg cannot seek to the start of it."""
     path, rate = tmp_path / "a.flv", 44_100
     with av.open(str(path), "w") as container:
-        picture, sound = (
-            container.add_stream("flv1", rate=10),
-            container.add_stream("libmp3lame", rate=rate, layout="mono"),
-        )
+        picture = container.add_stream("flv1", rate=10)
+        sound = container.add_stream("libmp3lame", rate=rate, layout="mono")
         picture.width, picture.height, picture.pix_fmt = 64, 64, "yuv420p"
         packets = []
         for number in range(80):
@@ -238,10 +218,8 @@ def test_flv_whose_sound_begins_late(tmp_path):
             block = av.AudioFrame.from_ndarray(np.ascontiguousarray(mono[:, at : at + 1152]), "fltp", "mono")
             block.sample_rate, block.pts, block.time_base = rate, at + 4 * rate, Fraction(1, rate)
             packets += sound.encode(block)
-        for packet in sorted(
-            [*packets, *picture.encode(None), *sound.encode(None)], key=lambda one: one.pts * one.time_base
-        ):
-            container.mux(packet)
+        packets += [*picture.encode(None), *sound.encode(None)]
+        container.mux(sorted(packets, key=lambda one: one.pts * one.time_base))
     audio = probe(given(path))
     samples = whole(audio)
     assert clicks_s(samples, rate) == [pytest.approx(4 + CLICK_S, abs=0.055)]
@@ -337,8 +315,7 @@ def test_ogg_pages_after_a_seek_have_their_own_times(tmp_path):
 def test_gaps_behind_a_clock_that_starts_again(tmp_path):
     first = encode(tmp_path / "a.ts", "aac", 44_100)
     second = encode(tmp_path / "b.ts", "aac", 44_100, gap_s=1.5, seconds=4.0)
-    path = tmp_path / "joined.ts"
-    path.write_bytes(first.read_bytes() + second.read_bytes() + first.read_bytes())
+    path = held(tmp_path / "joined.ts", first.read_bytes() + second.read_bytes() + first.read_bytes())
     samples = whole(probe(given(path)))
     assert clicks_s(samples, 44_100) == [pytest.approx(at + CLICK_S, abs=0.25) for at in (0, 3, 8.5)]
     check_parts(path, samples)
@@ -364,12 +341,10 @@ def test_chained_ogg_is_read_to_its_end(tmp_path, links):
     contents = [ogg(path, *link[:1], 2.0, *link[1:], seed=number) for number, link in enumerate(links)]
     rate, channels = max(link[1] for link in links), max(link[2] for link in links)
     for content in contents:
-        path.write_bytes(content)
-        audio = probe(given(path))
+        audio = probe(given(held(path, content)))
         alone.append(soxr.resample(whole(audio), audio.sample_rate, rate, quality="HQ"))
     headers_alone = contents[0][: contents[0].index(b"OggS", contents[0].index(b"OggS", 1) + 1)]
-    path.write_bytes(b"".join(contents) + headers_alone)
-    audio = probe(given(path))
+    audio = probe(given(held(path, b"".join(contents) + headers_alone)))
     samples = whole(audio)
     assert (audio.sample_rate, audio.channels) == (rate, channels)
     np.testing.assert_allclose(samples, np.concatenate(alone), atol=1e-3)
@@ -396,13 +371,10 @@ def test_chained_ogg_in_memory(tmp_path, is_file):
 def test_damage_in_one_of_several_recordings(tmp_path):
     path = tmp_path / "a.ogg"
     content = ogg(path, "VORBIS", 2.0)
-    path.write_bytes(content + content[:-50] + content)
-    assert problem(path).startswith(
-        "recording 2 of 3 in it: truncated: ends in the middle of an Ogg page; get the whole file"
-    )
-    path.write_bytes(content[:40] + b"x" + content[41:] + content)
-    assert problem(path) == "damaged: its first or last Ogg pages are not whole"
-    path.write_bytes(content + content)
+    second = "recording 2 of 3 in it: truncated: ends in the middle of an Ogg page; get the whole file"
+    assert problem(held(path, content + content[:-50] + content)).startswith(second)
+    assert problem(held(path, content[:40] + b"x" + content[41:] + content)) == OGG_DAMAGE
+    held(path, content + content)
     with pytest.raises(AudioError, match="track 1 was asked for, but it has 1 audio track"):
         probe(given(path, track=1))
     audio = probe(given(path))
@@ -425,23 +397,19 @@ def test_flac_that_was_cut_out_of_a_longer_file(tmp_path, first, last):
         starts.setdefault(found.start // block if found else -1, at)
     end = starts.get(last, len(content))
     cut = content[:begin] + content[starts[first] : end]
-    path.write_bytes(cut)
-    audio = probe(given(path))
+    audio = probe(given(held(path, cut)))
     samples = whole(audio)
     np.testing.assert_array_equal(samples, original[first * block : last * block] / np.float32(32_768))
     assert "file holds" in audio.notes[0]
     check_parts(path, samples)
-    path.write_bytes(cut[:-20])
-    assert "damaged" in problem(path)
-    path.write_bytes(cut + cut[begin:])
-    assert "several" in problem(path) or "damaged" in problem(path)
+    assert "damaged" in problem(held(path, cut[:-20]))
+    twice = problem(held(path, cut + cut[begin:]))
+    assert "several" in twice or "damaged" in twice
 
 
 def two_rates(folder: Path, extension: str, codec: str, rates: tuple[int, ...]) -> Path:
     parts = [encode(folder / f"{number}.{extension}", codec, rate) for number, rate in enumerate(rates)]
-    path = folder / f"joined.{extension}"
-    path.write_bytes(b"".join(part.read_bytes() for part in parts))
-    return path
+    return held(folder / f"joined.{extension}", b"".join(part.read_bytes() for part in parts))
 
 
 @pytest.mark.parametrize(
@@ -500,9 +468,7 @@ def test_surround_sound_that_follows_stereo_is_mixed_by_its_layout(tmp_path):
     film = spoken(
         tmp_path / "b.ac3", "ac3", rate, "5.1", {"FC": sound, "LFE": sound * 0 + 0.3, "BL": sound, "BR": sound}
     )
-    path = tmp_path / "both.ac3"
-    path.write_bytes(stereo.read_bytes() + film.read_bytes())
-    samples = whole(probe(given(path)))
+    samples = whole(probe(given(held(tmp_path / "both.ac3", stereo.read_bytes() + film.read_bytes()))))
     first, second = samples[: 3 * rate], samples[3 * rate :]
     assert np.abs(second[rate:]).max() == pytest.approx(np.abs(first[rate:]).max() / 2.4142, rel=0.1)
 
@@ -514,8 +480,7 @@ def test_mpeg_ts_with_room_in_it(tmp_path, behind):
     half = len(content) // 2 // 188 * 188
     samples = whole(probe(given(path)))
     for changed in (content + behind, content[:half] + bytes(188 * 1000) + content[half:]):
-        path.write_bytes(changed)
-        assert len(whole(probe(given(path)))) == len(samples)
+        assert len(whole(probe(given(held(path, changed))))) == len(samples)
 
 
 def test_a_clock_that_stands_still(tmp_path):
@@ -544,8 +509,7 @@ def moved(content: bytes, samples: int) -> bytes:
 def test_vorbis_that_was_cut_out_of_a_longer_file(tmp_path, samples):
     path = tmp_path / "a.ogg"
     soundfile.write(path, signal(12.0, RATE), RATE, format="OGG", subtype="VORBIS")
-    path.write_bytes(moved(path.read_bytes(), samples))
-    found = probe(given(path))
+    found = probe(given(held(path, moved(path.read_bytes(), samples))))
     assert len(whole(found)) == pytest.approx(12 * RATE, abs=600)
     assert (found.track is None) == (samples >= 0)
 

@@ -87,7 +87,7 @@ def test_rows_cover_all_audio_for_each_budget(tmp_path: Path) -> None:
     found = measurement(tmp_path, 1.0, 2.0, 1.5, 0.5)
     assert found.audio_s == pytest.approx(5.0) and len(found.lengths_s) == 4
     ceilings = [roofline.Roofline(tflop_per_s, 10.0, 0.0146, 0.7) for tflop_per_s in (0.1, 0.01)]
-    auto, small = found.rows(speed.Plan(("auto", 13), 2), ceilings, tmp_path / "out")
+    auto, small = found.rows(list(zip(("auto", 13), ceilings, strict=True)), 2, tmp_path / "out")
     assert (auto["batch_frames"], auto["budget_frames"]) == ("auto", 3200)
     assert (small["batch_frames"], small["budget_frames"]) == (13, 13)
     assert auto["batches"] == 1 and small["batches"] == 4
@@ -116,7 +116,7 @@ def test_out_of_memory_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(Recognizer, "upload", upload)
     found = measurement(tmp_path, 1.0, 1.0, 1.0)
-    large, small = found.rows(speed.Plan((1000, 13), 1), [CEILING] * 2, tmp_path / "out")
+    large, small = found.rows([(1000, CEILING), (13, CEILING)], 1, tmp_path / "out")
     assert "do not fit" in large["error"] and "rtfx" not in large
     assert small["rtfx"] > 0
 
@@ -125,7 +125,7 @@ def test_another_error_is_not_swallowed(tmp_path: Path, monkeypatch: pytest.Monk
     found = measurement(tmp_path, 1.0)
     monkeypatch.setattr(Recognizer, "upload", lambda self, batch: [][1])
     with pytest.raises(IndexError):
-        list(found.rows(speed.Plan((100,), 1), [CEILING], tmp_path / "out"))
+        list(found.rows([(100, CEILING)], 1, tmp_path / "out"))
 
 
 def test_no_audio_is_an_error(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_peak_memory_is_that_of_the_run_from_files(tmp_path: Path, monkeypatch: 
         return real(*given)
 
     monkeypatch.setattr(throughput_passes, "from_batches", from_batches)
-    [row] = measurement(tmp_path, 1.0).rows(speed.Plan((100,), 1), [CEILING], tmp_path / "out")
+    [row] = measurement(tmp_path, 1.0).rows([(100, CEILING)], 1, tmp_path / "out")
     assert row["peak_bytes"] < held[0] - 100_000_000
 
 
@@ -319,10 +319,10 @@ def test_unavailable_choices_fail_early(capsys) -> None:
 
 
 def test_model_too_large_is_one_line(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(self: speed.Subject, dtype: str):
+    def load(*_: object):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
 
-    monkeypatch.setattr(speed.Subject, "load", load)
+    monkeypatch.setattr(Transcriber, "load", load)
     with pytest.raises(UsageError, match="fp32 does not fit"):
         run(capsys, "--model", DEMO, "--dtype", "fp32", "--device", "cpu")
 

@@ -9,6 +9,7 @@ import json
 import re
 import shutil
 import tarfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,11 +52,17 @@ def with_yaml(folder: Path, source: Path = NEMO, **changes) -> Path:
 
 
 def same(a, b) -> bool:
-    return (
-        a.config == b.config
-        and a.weights.keys() == b.weights.keys()
-        and all(torch.equal(a.weights[name], b.weights[name]) for name in a.weights)
-    )
+    is_alike = a.config == b.config and a.weights.keys() == b.weights.keys()
+    return is_alike and all(torch.equal(a.weights[name], b.weights[name]) for name in a.weights)
+
+
+def with_json(folder: Path, change: Callable[[dict], None], model: str = "hf_ctc", file: str = "config.json") -> Path:
+    """Copy a Hugging Face folder with a changed configuration."""
+    shutil.copytree(MODELS / model, folder / "hf")
+    values = json.loads((folder / "hf" / file).read_text())
+    change(values)
+    (folder / "hf" / file).write_text(json.dumps(values))
+    return folder / "hf"
 
 
 def test_tar_gzip_and_folder(tmp_path: Path) -> None:
@@ -70,10 +77,7 @@ def test_tar_gzip_and_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("model", "dtype"),
-    [
-        *((name, torch.float32) for name in ("tdt_demo", "hf_ctc", "jasper")),
-        ("hybrid", torch.bfloat16),
-    ],
+    [*((name, torch.float32) for name in ("tdt_demo", "hf_ctc", "jasper")), ("hybrid", torch.bfloat16)],
     ids=str,
 )
 def test_native_round_trip(model: str, tmp_path: Path, dtype: torch.dtype) -> None:
@@ -324,16 +328,13 @@ def test_native_settings_are_checked(tmp_path: Path, key: str, value: object) ->
     ],
 )
 def test_huggingface_unknown_keys(tmp_path: Path, part: str, key: str, value: object, named: str | None) -> None:
-    shutil.copytree(MODELS / "hf_ctc", tmp_path / "hf")
-    path = tmp_path / "hf" / ("config.json" if part == "encoder_config" else "processor_config.json")
-    config = json.loads(path.read_text())
-    config[part][key] = value
-    path.write_text(json.dumps(config))
+    file = "config.json" if part == "encoder_config" else "processor_config.json"
+    folder = with_json(tmp_path, lambda values: values[part].update({key: value}), file=file)
     if named is None:
-        assert same(read_checkpoint(tmp_path / "hf"), read_checkpoint(MODELS / "hf_ctc"))
+        assert same(read_checkpoint(folder), read_checkpoint(MODELS / "hf_ctc"))
     else:
         with pytest.raises(UnsupportedCheckpoint, match=named):
-            read_checkpoint(tmp_path / "hf")
+            read_checkpoint(folder)
 
 
 @pytest.mark.parametrize("name", ["hf_ctc", "hf_rnnt", "hf_canary"])
@@ -348,12 +349,10 @@ def test_huggingface_names_with_and_without_their_prefix(name: str, tmp_path: Pa
 
 
 def test_huggingface_defaults(tmp_path: Path) -> None:
-    shutil.copytree(MODELS / "hf_rnnt", tmp_path / "hf")
-    path = tmp_path / "hf" / "config.json"
-    config = json.loads(path.read_text())
-    del config["num_decoder_layers"], config["decoder_hidden_size"]
-    path.write_text(json.dumps(config))
-    predictor = read_checkpoint(tmp_path / "hf").config.predictor
+    def leave_out(values: dict) -> None:
+        del values["num_decoder_layers"], values["decoder_hidden_size"]
+
+    predictor = read_checkpoint(with_json(tmp_path, leave_out, "hf_rnnt")).config.predictor
     assert predictor is not None and (predictor.num_layers, predictor.hidden) == (2, 640)
 
 
@@ -444,6 +443,9 @@ def test_nemo_file_in_folder(tmp_path: Path, config: dict | None) -> None:
     """canary-1b-flash has a config.json of NeMo's encoder beside its .nemo file; parakeet-ctc has only the .nemo file."""
     if config is not None:
         (tmp_path / "config.json").write_text(json.dumps(config))
+    if config is ENCODER_ALONE:
+        with pytest.raises(CheckpointError, match=r"encoder alone; give the \.nemo file of nvidia/canary-1b-flash"):
+            read_checkpoint(tmp_path)
     shutil.copy(NEMO, tmp_path / "one.nemo")
     lines: list[str] = []
     loaded = read_checkpoint(tmp_path, lines.append)
@@ -452,12 +454,6 @@ def test_nemo_file_in_folder(tmp_path: Path, config: dict | None) -> None:
     assert "using one.nemo" in line and "config.json" in line
     shutil.copy(NEMO, tmp_path / "two.nemo")
     with pytest.raises(CheckpointError, match=r"holds 2 \.nemo files \(one\.nemo, two\.nemo\); give one of them"):
-        read_checkpoint(tmp_path)
-
-
-def test_encoder_config_without_nemo_file(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(ENCODER_ALONE))
-    with pytest.raises(CheckpointError, match=r"encoder alone; give the \.nemo file of nvidia/canary-1b-flash"):
         read_checkpoint(tmp_path)
 
 

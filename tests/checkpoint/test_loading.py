@@ -6,10 +6,11 @@ import json
 import mmap
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
@@ -24,7 +25,7 @@ from fastscribe.checkpoint import lazy_weights, native_writer, state_pickle
 from fastscribe.checkpoint.lazy_weights import FileBytes, LazyWeights, MemoryBytes, TensorSource, sources_of
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.checkpoint.weights import load_torch
-from fastscribe.config import ModelConfig, Options
+from fastscribe.config import Options
 from fastscribe.errors import CheckpointError, WeightsMismatch
 from fastscribe.families.model import Model, build_model
 from fastscribe.families.parameter_shapes import parameter_shapes
@@ -40,11 +41,6 @@ NEMO, HF = MODELS / "hybrid" / "model.nemo", MODELS / "hf_ctc"
 SAFETENSORS, TORCH_ZIP = "model.safetensors", "model_weights.ckpt"
 
 
-def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    with torch.device("meta"):
-        return {name: tuple(tensor.shape) for name, tensor in Model(config).state_dict().items()}
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 def test_published_shapes(shape: str) -> None:
     """With two layers at most, which are alike."""
@@ -52,7 +48,9 @@ def test_published_shapes(shape: str) -> None:
     if hasattr(config.encoder, "num_layers"):
         few = {"num_layers": min(2, config.encoder.num_layers)}
     config = replace(config, encoder=replace(config.encoder, **few))
-    assert parameter_shapes(config) == expected_shapes(config)
+    with torch.device("meta"):
+        expected = {name: tuple(tensor.shape) for name, tensor in Model(config).state_dict().items()}
+    assert parameter_shapes(config) == expected
 
 
 # Reads
@@ -60,10 +58,7 @@ def test_published_shapes(shape: str) -> None:
 
 def spoilt(folder: Path) -> Path:
     """A model whose weights are all NaN."""
-    folder.mkdir()
-    for path in HF.iterdir():
-        (folder / path.name).write_bytes(path.read_bytes())
-    weights = folder / SAFETENSORS
+    weights = shutil.copytree(HF, folder) / SAFETENSORS
     content = weights.read_bytes()
     start = 8 + int.from_bytes(content[:8], "little")
     weights.write_bytes(content[:start] + b"\xff" * (len(content) - start))
@@ -104,7 +99,7 @@ def test_a_model_keeps_no_memory_of_its_file(dtype: str | None, monkeypatch: pyt
     mappings: list[weakref.ref[mmap.mmap]] = []
     mapped = FileBytes.mapped
 
-    def watched(self: FileBytes, offset: int, num_bytes: int) -> memoryview | None:
+    def seen(self: FileBytes, offset: int, num_bytes: int) -> memoryview | None:
         found = mapped(self, offset, num_bytes)
         assert found is not None
         mappings.append(weakref.ref(found.obj))
@@ -118,7 +113,7 @@ def test_a_model_keeps_no_memory_of_its_file(dtype: str | None, monkeypatch: pyt
 
     copied = built().state_dict()
     monkeypatch.setattr(lazy_weights, "MIN_MAPPED_BYTES", 1)
-    monkeypatch.setattr(FileBytes, "mapped", watched)
+    monkeypatch.setattr(FileBytes, "mapped", seen)
     model = built()
     assert len(mappings) > 100 and not any(mapping() for mapping in mappings)
     found = model.state_dict()
@@ -137,6 +132,8 @@ def test_memory_of_a_file_is_its_own_bytes(tmp_path: Path) -> None:
         assert path.read_bytes() == content
         assert part.mapped(4, 16) is None  # a number of 8 bytes would not lie at a multiple of 8
         assert part.mapped(0, len(content) - 31) is None  # more than the part has
+        with pytest.raises(EOFError):  # though the file goes on
+            part.read_into(memoryview(bytearray(16)), len(content) - 40)
         file.truncate(mmap.PAGESIZE)
         assert part.mapped(0, 2 * mmap.PAGESIZE) is None  # a touch would end the process
         with pytest.raises(EOFError):
@@ -157,24 +154,30 @@ def test_names_checked_before_reading() -> None:
         build_model(config, LazyWeights(sources), "model")
 
 
+def watched(weights: Mapping[str, torch.Tensor], look: Callable[[str], None]) -> LazyWeights:
+    """Return the same weights, which call `look` with the name of each that is read."""
+
+    def watched_source(name: str, source: TensorSource) -> TensorSource:
+        def read() -> torch.Tensor:
+            look(name)
+            return source.read()
+
+        return replace(source, read=read)
+
+    return LazyWeights({name: watched_source(name, source) for name, source in sources_of(weights).items()})
+
+
 @pytest.mark.linux
 @pytest.mark.parametrize("name", ["hybrid", "hf_tdt_demo", "jasper"])
 def test_parts_load_in_turn(name: str) -> None:
     """Each part is prepared before the next part's weights are read, and every weight belongs to a part."""
     loaded, events = checkpoint(MODELS / name), []
 
-    def watched(name: str, source: TensorSource) -> TensorSource:
-        def read() -> torch.Tensor:
-            events.append(("read", name))
-            return source.read()
-
-        return replace(source, read=read)
-
     def prepare_(path: str, part: nn.Module) -> None:
         events.append(("prepare", path))
         part.float()
 
-    weights = LazyWeights({name: watched(name, source) for name, source in sources_of(loaded.weights).items()})
+    weights = watched(loaded.weights, lambda name: events.append(("read", name)))
     model = build_model(loaded.config, weights, "model", prepare_)
     assert sorted(name for kind, name in events if kind == "read") == sorted(weights)
     assert not any(tensor.is_meta for tensor in model.state_dict().values())
@@ -194,23 +197,18 @@ def test_threads_that_prepare_leave_the_number_of_threads(fails: str | None) -> 
     """Reading takes one thread meanwhile. The number is this thread's, and the default of threads to come."""
     loaded, found = checkpoint(HF), []
 
-    def watched(source: TensorSource) -> TensorSource:
-        def read() -> torch.Tensor:
-            found.append(torch.get_num_threads())
-            if fails == "read" and len(found) == 9:
-                raise OSError("damaged")
-            return source.read()
-
-        return replace(source, read=read)
+    def look(name: str) -> None:
+        found.append(torch.get_num_threads())
+        if fails == "read" and len(found) == 9:
+            raise OSError("damaged")
 
     def prepare_(path: str, part: nn.Module) -> None:
         if fails == "prepare":
             raise OSError("damaged")
 
-    weights = LazyWeights({name: watched(source) for name, source in sources_of(loaded.weights).items()})
     with torch_threads(3):
         with nullcontext() if fails is None else pytest.raises((CheckpointError, OSError), match="damaged"):
-            build_model(loaded.config, weights, "model", prepare_, threads=2)
+            build_model(loaded.config, watched(loaded.weights, look), "model", prepare_, threads=2)
         with ThreadPoolExecutor(1) as pool:
             assert torch.get_num_threads() == pool.submit(torch.get_num_threads).result() == 3
     assert set(found) == {1}

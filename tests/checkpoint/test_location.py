@@ -34,17 +34,8 @@ def find(model: str | None) -> Path:
 
 def test_paths(requests: list, tmp_path: Path) -> None:
     (tmp_path / "some" / "model@1").mkdir(parents=True)
-    for name in (
-        "some/model@1",
-        "model.nemo",
-        "folder/model.nemo",
-        "./a/b",
-        "/a/b",
-        "a/b/c",
-        "a--b/c",
-        "a/..",
-        "a/b@../c",
-    ):
+    named = ("some/model@1", "model.nemo", "folder/model.nemo")
+    for name in (*named, "./a/b", "/a/b", "a/b/c", "a--b/c", "a/..", "a/b@../c"):
         assert find(name) == Path(name)
     assert requests == []
 
@@ -58,12 +49,8 @@ def test_hub_names(requests: list, tmp_path: Path) -> None:
     ):
         assert find(text) == tmp_path / "from the hub"
         assert requests[-1] == (name, True)
-    assert [HubName("a/b", revision).is_commit for revision in (None, "v1", COMMIT[:7], COMMIT)] == [
-        False,
-        False,
-        False,
-        True,
-    ]
+    revisions = (None, "v1", COMMIT[:7], COMMIT)
+    assert [revision for revision in revisions if HubName("a/b", revision).is_commit] == [COMMIT]
 
 
 def test_mistyped_path(requests: list, tmp_path: Path) -> None:
@@ -91,34 +78,19 @@ def test_packaged_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     assert find_packaged(None) == tmp_path and len(lines) == 1
 
 
-def test_empty_name(requests: list) -> None:
-    with pytest.raises(CheckpointError, match=r'^"": names no model; '):
-        locate("", print)
-    assert not requests
-
-
-def test_name_without_organisation(requests: list) -> None:
-    with pytest.raises(CheckpointError, match=r"did you mean nvidia/parakeet-tdt-0\.6b-v3\?$"):
-        find("parakeet-tdt-0.6b-v3")
-    assert requests == []
-
-
-def test_hub_prefix_without_organisation(requests: list) -> None:
-    with pytest.raises(CheckpointError, match=r"^hf://parakeet: .*hf://organisation/name"):
-        find("hf://parakeet")
-    assert requests == []
-
-
 @pytest.mark.parametrize(
-    ("word", "nearest"),
+    ("name", "problem"),
     [
-        ("parakeet", "nvidia/parakeet-tdt-0.6b-v3"),
-        ("Canary", "nvidia/canary-1b"),
-        ("parakeet-tdt", "nvidia/parakeet-tdt-0.6b-v3"),
+        ("", r'^"": names no model; '),
+        ("hf://parakeet", r"^hf://parakeet: .*hf://organisation/name"),
+        ("parakeet-tdt-0.6b-v3", r": no such file or folder; did you mean nvidia/parakeet-tdt-0\.6b-v3\?$"),
+        ("parakeet", r": no such file or folder; did you mean nvidia/parakeet-tdt-0\.6b-v3\?$"),
+        ("Canary", r": no such file or folder; did you mean nvidia/canary-1b.*\?$"),
+        ("parakeet-tdt", r": no such file or folder; did you mean nvidia/parakeet-tdt-0\.6b-v3\?$"),
+        ("zzz", "no such file or folder; a model on the Hugging Face hub is named"),
     ],
 )
-def test_a_word_names_the_nearest_model(requests: list, word: str, nearest: str) -> None:
-    with pytest.raises(CheckpointError, match=f"{word}: no such file or folder; did you mean {nearest}.*\\?$"):
-        find(word)
-    with pytest.raises(CheckpointError, match="no such file or folder; a model on the Hugging Face hub is named"):
-        find("zzz")
+def test_names_that_mean_no_model(requests: list, name: str, problem: str) -> None:
+    with pytest.raises(CheckpointError, match=problem):
+        find(name)
+    assert requests == []

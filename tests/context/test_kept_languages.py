@@ -103,7 +103,7 @@ def test_rows_of_one_batch_keep_to_their_languages(model: tuple[Path, str | None
     free, wrong = found[4], found[5]
     assert isinstance(free, Transcript) and free.language is None and not any(has_all(tag, free.text) for tag in KNOWN)
     assert isinstance(wrong, Failure) and wrong.message == "language is de, and this model knows el, en, pl, ru only"
-    assert transcriber._languages is not None and transcriber._languages.rules().rows == {"pl": 1, "ru": 1, "el": 1}
+    assert transcriber._languages is not None and transcriber._languages.rows == {"pl": 1, "ru": 1, "el": 1}
     alone = Transcriber.load(path, "cpu", "fp32", Options(decoder=decoder, beam=beam, language="ru"), lambda line: None)
     [result] = alone.transcribe(CLIPS[1])
     assert isinstance(result, Transcript) and result.text == found[1].text
@@ -190,7 +190,7 @@ def test_phrases_that_a_language_leaves_out_are_named(folder: MakeFolder, tmp_pa
         "--boost: 1 of 3 phrases have no effect, because --language pl leaves out tokens that they need: дом"
     ]
     assert not any(isinstance(one, Failure) for one in transcriber.transcribe(rows))
-    assert transcriber._languages is transcriber._recognizer.languages is not None
+    assert transcriber._languages is transcriber._recognizer.rooms.languages is not None
     line = "boost: phrases had no effect in 3 recordings, because the language there leaves out tokens that they need: "
     lines = transcriber._languages.take_lines()
     assert lines[0].startswith(line) and set(lines[0].removeprefix(line).split(", ")) == {"кот", "koń", "the"}

@@ -9,6 +9,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -200,7 +201,6 @@ def test_failed_warm_up_is_waited_for(simulated_cuda: SimulatedCuda) -> None:
 
 def test_threads_capture_in_turn(simulated_cuda: SimulatedCuda) -> None:
     busy: list[int] = []
-    errors: list[BaseException] = []
 
     def work() -> None:
         assert not busy
@@ -208,25 +208,14 @@ def test_threads_capture_in_turn(simulated_cuda: SimulatedCuda) -> None:
         threading.Event().wait(0.001)
         busy.pop()
 
-    def capture() -> None:
-        try:
-            for _ in range(3):
-                generation = Generation(DEVICE, lambda: None)
-                generation.capture(work)
-                generation.drop()
-        except BaseException as error:
-            errors.append(error)
+    def capture(_: int) -> None:
+        for _ in range(3):
+            generation = Generation(DEVICE, lambda: None)
+            generation.capture(work)
+            generation.drop()
 
-    threads = [threading.Thread(target=capture) for _ in range(4)]
-    run_all(threads)
-    assert not errors
-
-
-def run_all(threads: list[threading.Thread]) -> None:
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(capture, range(4)))
 
 
 # On a GPU.
@@ -234,21 +223,16 @@ def run_all(threads: list[threading.Thread]) -> None:
 
 @pytest.mark.cuda
 def test_device_threads_capture() -> None:
-    errors: list[BaseException] = []
-
     def work(steps: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        try:
-            with torch.cuda.stream(torch.cuda.Stream()):
-                for _ in range(20):
-                    generation = Generation(torch.device("cuda", 0), torch.cuda.current_stream().synchronize)
-                    number = torch.zeros(64, 64, device="cuda")
-                    graph = generation.capture(lambda number=number: number.copy_(steps(number)))
-                    number.fill_(1.0)
-                    graph.replay()
-                    assert number[0, 0].item() == steps(torch.ones(64, 64))[0, 0].item()
-                    generation.drop()
-        except BaseException as error:
-            errors.append(error)
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(20):
+                generation = Generation(torch.device("cuda", 0), torch.cuda.current_stream().synchronize)
+                number = torch.zeros(64, 64, device="cuda")
+                graph = generation.capture(lambda number=number: number.copy_(steps(number)))
+                number.fill_(1.0)
+                graph.replay()
+                assert number[0, 0].item() == steps(torch.ones(64, 64))[0, 0].item()
+                generation.drop()
 
-    run_all([threading.Thread(target=work, args=(steps,)) for steps in (lambda x: x + 1, lambda x: x @ x)])
-    assert not errors
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(work, (lambda x: x + 1, lambda x: x @ x)))

@@ -33,7 +33,7 @@ from fastscribe.types import Frames, Hypothesis, Transcript
 from tests.conftest import AUDIO, MODELS, checkpoint
 from tests.cuda.test_while_loop import DEVICE
 from tests.decode.test_label_looping import run
-from tests.decode.test_transducer_graphs import PseudoWhile, chunked, fake
+from tests.decode.test_transducer_graphs import PseudoWhile, chunked, fake, on_gpu
 from tests.fakes.cuda import SimulatedCuda
 from tests.fakes.cuda_driver import FakeCuda
 from tests.helpers import random_models
@@ -334,8 +334,8 @@ def test_device_modes_equal_greedy(mode: str, seed: int) -> None:
     batches = [random_frames(torch.randint(1, 30, (rows,)).tolist()) for rows in (8, 3, 1, 40, 8)]
     expected, model = tiny_decoder(CONFIGS[seed], seed), tiny_decoder(CONFIGS[seed], seed).cuda()
     decoder = build_aed(model, PROMPT, torch.device("cuda"), mode, pytest.fail)
-    on_device = [Frames(batch.frames_BTD.cuda(), batch.lengths_B.cuda()) for batch in batches]
-    submitted = [decoder.submit(frames) for frames in on_device]
+    on_device = list(map(on_gpu, batches))
+    submitted = list(map(decoder.submit, on_device))
     for batch, frames, packed in zip(batches, on_device, submitted, strict=True):
         assert_greedy(expected, batch, decoder.read(packed.cpu().numpy(), frames))
     decoder.close()

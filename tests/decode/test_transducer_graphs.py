@@ -11,6 +11,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import SimpleNamespace
 
@@ -334,8 +335,8 @@ def test_on_a_cpu() -> None:
 MODES = ("full", "chunked", "off")
 
 
-def on_device(transducer: Transducer, frames: Frames, dtype: torch.dtype) -> tuple[Transducer, Frames]:
-    return transducer.to("cuda", dtype), Frames(frames.frames_BTD.to("cuda", dtype), frames.lengths_B.cuda())
+def on_gpu(frames: Frames) -> Frames:
+    return Frames(frames.frames_BTD.cuda(), frames.lengths_B.cuda())
 
 
 @pytest.mark.cuda
@@ -348,11 +349,9 @@ def test_device_modes_equal_greedy(seed: int) -> None:
     for mode in MODES:
         transducer = tiny_transducer(seed, durations, 1 + seed % 10, 1.5).cuda()
         decoder = build_greedy(transducer, torch.device("cuda"), mode, pytest.fail)
-        submitted = []
-        for batch in batches:
-            frames = Frames(batch.frames_BTD.cuda(), batch.lengths_B.cuda())
-            submitted.append((batch, frames, decoder.submit(frames)))
-        for batch, frames, packed in submitted:
+        on_device = list(map(on_gpu, batches))
+        submitted = list(map(decoder.submit, on_device))
+        for batch, frames, packed in zip(batches, on_device, submitted, strict=True):
             assert_greedy(expected, batch, decoder.read(packed.cpu().numpy(), frames))
         decoder.close()
 
@@ -368,10 +367,9 @@ def test_device_generations(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = build_greedy(transducer, torch.device("cuda"), mode, pytest.fail)
     for rows, num_frames in ((1, 9), (1, 90), (1, 200), (2, 40), (4, 40), (1, 40), (8, 20), (16, 9), (1, 9), (2, 9)):
         batch = random_frames([num_frames] * rows)
-        frames = Frames(batch.frames_BTD.cuda(), batch.lengths_B.cuda())
-        assert_greedy(expected, batch, run(decoder, frames))
-        torch.cuda.empty_cache()
-        assert_greedy(expected, batch, run(decoder, frames))
+        for _ in range(2):
+            assert_greedy(expected, batch, run(decoder, on_gpu(batch)))
+            torch.cuda.empty_cache()
     decoder.close()
 
 
@@ -421,39 +419,33 @@ def test_device_with_busy_thread(mode: str) -> None:
     transducer = tiny_transducer(5, (0, 1, 2, 3, 4), 10, 1.0).cuda()
     expected = tiny_transducer(5, (0, 1, 2, 3, 4), 10, 1.0)
     stop = threading.Event()
-    errors: list[BaseException] = []
 
     def work() -> None:
-        try:
-            with torch.cuda.stream(torch.cuda.Stream()):
-                while not stop.is_set():  # torch refuses random numbers on a device where a graph is captured
-                    block = torch.ones(int(torch.randint(1, 3000, ())), 1000, device="cuda")
-                    (block @ block.T).sum().item()
-                    torch.empty(1 << 20, pin_memory=True)
-        except BaseException as error:
-            errors.append(error)
+        with torch.cuda.stream(torch.cuda.Stream()):
+            while not stop.is_set():  # torch refuses random numbers on a device where a graph is captured
+                block = torch.ones(int(torch.randint(1, 3000, ())), 1000, device="cuda")
+                (block @ block.T).sum().item()
+                torch.empty(1 << 20, pin_memory=True)
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        decoder = build_greedy(transducer, torch.device("cuda"), mode, pytest.fail)
-        with torch.cuda.stream(torch.cuda.Stream(priority=-1)):
-            for rows in (1, 3, 8, 20, 70, 100):
-                batch = random_frames([15] * rows)
-                frames = Frames(batch.frames_BTD.cuda(), batch.lengths_B.cuda())
-                assert_greedy(expected, batch, run(decoder, frames))
-        decoder.close()
-    finally:
-        stop.set()
-        thread.join()
-    assert not errors
+    with ThreadPoolExecutor(1) as pool:
+        busy = pool.submit(work)
+        try:
+            decoder = build_greedy(transducer, torch.device("cuda"), mode, pytest.fail)
+            with torch.cuda.stream(torch.cuda.Stream(priority=-1)):
+                for rows in (1, 3, 8, 20, 70, 100):
+                    batch = random_frames([15] * rows)
+                    assert_greedy(expected, batch, run(decoder, on_gpu(batch)))
+            decoder.close()
+        finally:
+            stop.set()
+    busy.result()
 
 
 @pytest.mark.cuda
 def test_device_submit_does_not_wait() -> None:
     """The loop is enqueued while the device is still busy with a long kernel."""
-    transducer, frames = on_device(tiny_transducer(3, (), 10, 1.0), random_frames([20] * 4), torch.float32)
-    decoder = build_greedy(transducer, torch.device("cuda"), "full", pytest.fail)
+    frames = on_gpu(random_frames([20] * 4))
+    decoder = build_greedy(tiny_transducer(3, (), 10, 1.0).cuda(), torch.device("cuda"), "full", pytest.fail)
     run(decoder, frames)
     torch.cuda._sleep(2_000_000_000)
     busy = torch.cuda.Event()

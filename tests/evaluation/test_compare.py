@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fastscribe.evaluation import compare as comparing
 from fastscribe.evaluation.compare import MIN_RECORDINGS, bootstrap_interval, compare, match, sign_flip_p
-from fastscribe.evaluation.comparison_report import to_table
+from fastscribe.evaluation.report import comparison_table
 from fastscribe.evaluation.results import Fields, References, read_run
 from fastscribe.evaluation.scores import Pair, Recording, evaluate
 from tests.evaluation.test_evaluate import FAILED, TEXTS, row, write
@@ -110,7 +110,7 @@ def test_no_verdict_on_few_changes(num_changed: int) -> None:
     assert found.interval is not None and found.interval.low > 0
     assert found.sign_flip_p == 2 / 2**num_changed
     assert found.is_real == (num_changed == 6)
-    line = to_table(found, "now", "before").splitlines()[-2]
+    line = comparison_table(found, "now", "before").splitlines()[-2]
     expected = (
         f"no verdict: only {num_changed} recordings have more or fewer errors, which may be chance (sign-flip test, p ="
     )

@@ -23,7 +23,6 @@ from fastscribe.evaluation.scores import (
     Edits,
     NormalizerName,
     Pair,
-    Score,
     check_installed,
     evaluate,
     normalizer,
@@ -146,47 +145,33 @@ def test_no_words_no_rate(pairs: list[Pair]) -> None:
     assert to_table(found, ()).splitlines()[1].split()[4] == "-"
 
 
-def test_failed_rows() -> None:
-    pairs = [Pair("a b", "a b"), Pair("c d", None)]
-    assert evaluate(pairs).total.words == Edits(4, deletions=2)
-    left_out = evaluate(pairs, count_failed=False).total
-    assert left_out == Score(1, 1, words=Edits(2), characters=Edits(3))
+NORMALIZED: dict[NormalizerName, dict[str, str]] = {
+    "whisper-en": {
+        "Mr. Smith's colour-blind, um, cat won't!": "mister smith is color blind cat will not",
+        "twenty-three dollars [noise]": "$23",
+        "  \t\n": "",
+        "kinda sorta dunno, the cause": "kinda sorta dunno the cause",  # Whisper's own leaves these alone
+    },
+    "unicode": {
+        "हिन्दी में, ‘नमस्ते’!": "हिन्दी में नमस्ते",
+        "L’été — 5 % «déjà» d’Aujourd’hui": "l'été 5 déjà d'aujourd'hui",
+        "ＦＵＬＬ　ｗｉｄｔｈ、ﬁne。": "full width fine",
+        "می\u200cخواهم؟": "میخواهم",
+        "İstanbul ISPARTA Straße": "istanbul isparta strasse",
+        "ısparta": "isparta",
+        "oʻzbek d\u00b4accord": "o'zbek d'accord",
+        "كتـــاب ❤\ufe0f": "كتاب",
+        "rock 'n' roll's end'": "rock n roll's end",
+        "...": "",
+    },
+    "none": {" A,\t b\u00a0\n C. ": "A, b C."},
+}
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("Mr. Smith's colour-blind, um, cat won't!", "mister smith is color blind cat will not"),
-        ("twenty-three dollars [noise]", "$23"),
-        ("  \t\n", ""),
-        ("kinda sorta dunno, the cause", "kinda sorta dunno the cause"),  # Whisper's own leaves these alone
-    ],
-)
-def test_whisper_normalizer(text: str, expected: str) -> None:
-    assert normalizer("whisper-en")(text) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("हिन्दी में, ‘नमस्ते’!", "हिन्दी में नमस्ते"),
-        ("L’été — 5 % «déjà» d’Aujourd’hui", "l'été 5 déjà d'aujourd'hui"),
-        ("ＦＵＬＬ　ｗｉｄｔｈ、ﬁne。", "full width fine"),
-        ("می\u200cخواهم؟", "میخواهم"),
-        ("İstanbul ISPARTA Straße", "istanbul isparta strasse"),
-        ("ısparta", "isparta"),
-        ("oʻzbek d\u00b4accord", "o'zbek d'accord"),
-        ("كتـــاب ❤\ufe0f", "كتاب"),
-        ("rock 'n' roll's end'", "rock n roll's end"),
-        ("...", ""),
-    ],
-)
-def test_normalizer_of_every_script(text: str, expected: str) -> None:
-    assert normalizer("unicode")(text) == expected
-
-
-def test_no_normalizer() -> None:
-    assert normalizer("none")(" A,\t b\u00a0\n C. ") == "A, b C."
+@pytest.mark.parametrize("name", NORMALIZED)
+def test_normalizers(name: NormalizerName) -> None:
+    normalize = normalizer(name)
+    assert {text: normalize(text) for text in NORMALIZED[name]} == NORMALIZED[name]
 
 
 def test_long_diff_shortened() -> None:

@@ -133,9 +133,9 @@ def test_the_kernels_as_granite_runs_them() -> None:
 
 def test_the_comparison_refuses_what_the_device_gets_wrong() -> None:
     """The interpreter's inexact bfloat16 products simulate a faulty device."""
-    operations, reason = choose_operations(model_config(), torch.bfloat16, torch.device("cpu"))
+    operations, refused = choose_operations(model_config(), torch.bfloat16, torch.device("cpu"))
     assert operations is TORCH
-    assert reason == "Triton computes rel_attention wrongly on this device"
+    assert refused is not None and refused.reason == "Triton computes rel_attention wrongly on this device"
 
 
 # --- fp8 ------------------------------------------------------------------------------------------------------------

@@ -3,23 +3,24 @@
 Its config.json and weights come in three forms (FORMS): as the classes' modules are named, as save_pretrained writes a new
 model, and as the model is published, where both are NeMo's.
 
-The weights come from NumPy's legacy generator, as those of granite_folder.py. Used by tests, and by
-scripts/goldens/cohere.py, which runs where transformers is installed and fastscribe is not, so nothing here
-imports either of them.
+Used by tests, and by scripts/goldens/cohere.py, which runs where transformers is installed and fastscribe is not, so nothing
+here imports either of them.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
 from safetensors.torch import save_file
 
-Json = dict[str, Any]
+from tests.helpers.conformer_shapes import conformer_shapes
+from tests.helpers.hf_folder import Json, bpe_tokenizer, drawn_weights, word_mark_decoder, write_json
+from tests.helpers.se_checkpoint import Shapes, linear
+
 Form = Literal["modules", "saved", "published"]
 FORMS: tuple[Form, ...] = get_args(Form)
 
@@ -121,34 +122,35 @@ FRONT_END: Json = {
     },
 }
 # What transformers renames when it saves a new model: the name of its module, and NeMo's.
-_NEMO_NAMES = (
-    (r"encoder\.subsampling\.layers\.", "encoder.pre_encode.conv."),
-    (r"encoder\.subsampling\.linear\.", "encoder.pre_encode.out."),
-    (r"\.conv\.norm\.", ".conv.batch_norm."),
-    (r"(encoder\.layers.*)\.([qkv])_proj\.", r"\1.linear_\2."),
-    (r"(encoder\.layers.*)\.o_proj\.", r"\1.linear_out."),
-    (r"\.relative_k_proj\.", ".linear_pos."),
-    (r"\.bias_([uv])$", r".pos_bias_\1"),
-    (r"decoder\.pos_emb\.weight", "transf_decoder._embedding.position_embedding.pos_enc"),
-    (r"decoder\.embed_tokens\.", "transf_decoder._embedding.token_embedding."),
-    (r"decoder\.embedding_layernorm\.", "transf_decoder._embedding.layer_norm."),
-    (r"decoder\.norm\.", "transf_decoder._decoder.final_layer_norm."),
-    (r"decoder\.proj\.", "encoder_decoder_proj."),
-    (r"^(model\.)decoder\.layers\.", r"\1transf_decoder._decoder.layers."),
-    (r"(layers\.\d+)\.self_attn\.q_proj\.", r"\1.first_sub_layer.query_net."),
-    (r"(layers\.\d+)\.self_attn\.k_proj\.", r"\1.first_sub_layer.key_net."),
-    (r"(layers\.\d+)\.self_attn\.v_proj\.", r"\1.first_sub_layer.value_net."),
-    (r"(layers\.\d+)\.self_attn\.o_proj\.", r"\1.first_sub_layer.out_projection."),
-    (r"\.encoder_attn\.q_proj\.", ".second_sub_layer.query_net."),
-    (r"\.encoder_attn\.k_proj\.", ".second_sub_layer.key_net."),
-    (r"\.encoder_attn\.v_proj\.", ".second_sub_layer.value_net."),
-    (r"\.encoder_attn\.o_proj\.", ".second_sub_layer.out_projection."),
-    (r"\.mlp\.fc1\.", ".third_sub_layer.dense_in."),
-    (r"\.mlp\.fc2\.", ".third_sub_layer.dense_out."),
-    (r"\.input_layernorm\.", ".layer_norm_1."),
-    (r"\.post_attention_layernorm\.", ".layer_norm_2."),
-    (r"\.final_layernorm\.", ".layer_norm_3."),
-    (r"^proj_out\.", "log_softmax.mlp.layer0."),
+_ENCODER_NAMES = (
+    ("subsampling.layers.", "pre_encode.conv."),
+    ("subsampling.linear.", "pre_encode.out."),
+    (".conv.norm.", ".conv.batch_norm."),
+    *((f".{part}_proj.", f".linear_{part}.") for part in "qkv"),
+    (".o_proj.", ".linear_out."),
+    (".relative_k_proj.", ".linear_pos."),
+    *((f".bias_{part}", f".pos_bias_{part}") for part in "uv"),
+)
+_PROJECTIONS = {"q": "query_net", "k": "key_net", "v": "value_net", "o": "out_projection"}
+_ATTENTIONS = {"self_attn": "first_sub_layer", "encoder_attn": "second_sub_layer"}
+_DECODER_NAMES = (
+    ("decoder.pos_emb.weight", "transf_decoder._embedding.position_embedding.pos_enc"),
+    ("decoder.embed_tokens.", "transf_decoder._embedding.token_embedding."),
+    ("decoder.embedding_layernorm.", "transf_decoder._embedding.layer_norm."),
+    ("decoder.norm.", "transf_decoder._decoder.final_layer_norm."),
+    ("decoder.proj.", "encoder_decoder_proj."),
+    ("model.decoder.layers.", "model.transf_decoder._decoder.layers."),
+    *(
+        (f".{module}.{part}_proj.", f".{layer}.{net}.")
+        for module, layer in _ATTENTIONS.items()
+        for part, net in _PROJECTIONS.items()
+    ),
+    (".mlp.fc1.", ".third_sub_layer.dense_in."),
+    (".mlp.fc2.", ".third_sub_layer.dense_out."),
+    (".input_layernorm.", ".layer_norm_1."),
+    (".post_attention_layernorm.", ".layer_norm_2."),
+    (".final_layernorm.", ".layer_norm_3."),
+    ("proj_out.", "log_softmax.mlp.layer0."),
 )
 # fmt: off
 _CONTROLS = (
@@ -162,19 +164,7 @@ _PIECES = ("▁", "▁the", "▁dog", "s", "ing", "▁of", ",", ".", "é", "▁I
 
 def tokenizer() -> Json:
     pieces = [*_CONTROLS, *_PIECES]
-    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    steps = [{"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "Fuse"}]
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [plain | {"id": i, "content": piece} for i, piece in enumerate(_CONTROLS)],
-        "normalizer": None,
-        "pre_tokenizer": None,
-        "post_processor": None,
-        "decoder": {"type": "Sequence", "decoders": [*steps, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
-        "model": {"type": "BPE", "unk_token": "<unk>", "vocab": {p: i for i, p in enumerate(pieces)}, "merges": []},
-    }
+    return bpe_tokenizer(pieces, [True] * len(_CONTROLS), word_mark_decoder(), unk_token="<unk>")
 
 
 def small_config() -> Json:
@@ -230,81 +220,43 @@ PUBLISHED_CONFIG = published_form(SAVED_CONFIG)
 
 def saved_name(name: str) -> str:
     """Return the name under which transformers saves a new model's weight."""
-    for pattern, replacement in _NEMO_NAMES:
-        name = re.sub(pattern, replacement, name)
+    for ours, theirs in _ENCODER_NAMES if ".encoder." in name else _DECODER_NAMES:
+        name = name.replace(ours, theirs)
     return name
 
 
-def shapes(config: Json) -> dict[str, tuple[int, ...]]:
+def shapes(config: Json) -> Shapes:
     """Return name and shape of each stored weight."""
-    found: dict[str, tuple[int, ...]] = {}
-
-    def layer(name: str, *shape: int) -> None:
-        found[f"{name}.weight"], found[f"{name}.bias"] = shape, (shape[0],)
-
-    encoder = config["encoder_config"]
-    width, inner, channels = encoder["hidden_size"], encoder["intermediate_size"], encoder["subsampling_conv_channels"]
-    heads, kernel, stage = encoder["num_attention_heads"], encoder["conv_kernel_size"], "model.encoder.subsampling"
-    layer(f"{stage}.layers.0", channels, 1, 3, 3)
-    for number in (2, 5):
-        layer(f"{stage}.layers.{number}", channels, 1, 3, 3)
-        layer(f"{stage}.layers.{number + 1}", channels, channels, 1, 1)
-    layer(f"{stage}.linear", width, channels * encoder["num_mel_bins"] // 8)
-    for name in (f"model.encoder.layers.{number}" for number in range(encoder["num_hidden_layers"])):
-        for norm in ("norm_feed_forward1", "norm_self_att", "norm_conv", "norm_feed_forward2", "norm_out"):
-            layer(f"{name}.{norm}", width)
-        for part in ("feed_forward1", "feed_forward2"):
-            layer(f"{name}.{part}.linear1", inner, width)
-            layer(f"{name}.{part}.linear2", width, inner)
-        for part in "qkvo":
-            layer(f"{name}.self_attn.{part}_proj", width, width)
-        found[f"{name}.self_attn.relative_k_proj.weight"] = (width, width)
-        found[f"{name}.self_attn.bias_u"] = found[f"{name}.self_attn.bias_v"] = (heads, width // heads)
-        layer(f"{name}.conv.pointwise_conv1", 2 * width, width, 1)
-        layer(f"{name}.conv.depthwise_conv", width, 1, kernel)
-        layer(f"{name}.conv.pointwise_conv2", width, width, 1)
-        layer(f"{name}.conv.norm", width)
-        found[f"{name}.conv.norm.running_mean"] = found[f"{name}.conv.norm.running_var"] = (width,)
-        found[f"{name}.conv.norm.num_batches_tracked"] = ()
+    found: Shapes = {}
+    for name, shape in conformer_shapes(published_form(config)["encoder"]).items():
+        for ours, theirs in _ENCODER_NAMES:
+            name = name.replace(theirs, ours)
+        found[f"model.{name}"] = shape
     hidden, inner, tokens = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
+    norms = ["model.decoder.embedding_layernorm", "model.decoder.norm"]
     found["model.decoder.embed_tokens.weight"] = (tokens, hidden)
     found["model.decoder.pos_emb.weight"] = (config["max_position_embeddings"], hidden)
-    layer("model.decoder.proj", hidden, width)
-    layer("model.decoder.embedding_layernorm", hidden)
-    layer("model.decoder.norm", hidden)
-    for name in (f"model.decoder.layers.{number}" for number in range(config["num_hidden_layers"])):
-        for norm in ("input_layernorm", "post_attention_layernorm", "final_layernorm"):
-            layer(f"{name}.{norm}", hidden)
-        for attention in ("self_attn", "encoder_attn"):
-            for part in "qkvo":
-                layer(f"{name}.{attention}.{part}_proj", hidden, hidden)
-        layer(f"{name}.mlp.fc1", inner, hidden)
-        layer(f"{name}.mlp.fc2", hidden, inner)
-    layer("proj_out", tokens, hidden)
-    return found
+    found |= linear("model.decoder.proj", config["encoder_config"]["hidden_size"], hidden)
+    for layer in (f"model.decoder.layers.{number}" for number in range(config["num_hidden_layers"])):
+        norms += [f"{layer}.{norm}" for norm in ("input_layernorm", "post_attention_layernorm", "final_layernorm")]
+        for name in (f"{layer}.{attention}.{part}_proj" for attention in _ATTENTIONS for part in _PROJECTIONS):
+            found |= linear(name, hidden, hidden)
+        found |= linear(f"{layer}.mlp.fc1", hidden, inner) | linear(f"{layer}.mlp.fc2", inner, hidden)
+    found |= {f"{norm}.{part}": (hidden,) for norm in norms for part in ("weight", "bias")}
+    return found | linear("proj_out", hidden, tokens)
 
 
 def random_weights(config: Json, seed: int) -> dict[str, torch.Tensor]:
     """Return float32 weights of a model whose tokens depend on the audio and that ends some of its texts."""
-    random, weights = np.random.RandomState(seed), {}
-    for name, shape in sorted(shapes(config).items()):
-        if not shape:
-            weights[name] = torch.zeros((), dtype=torch.int64)
-            continue
-        values = random.standard_normal(shape)
-        if name.endswith("running_var") or ("norm" in name and name.endswith("weight")):
-            values = 1.0 + 0.5 * np.tanh(values)
-        elif len(shape) == 1:
-            values *= 0.1
-        elif "emb" not in name and "bias_" not in name:
-            values *= np.prod(shape[1:]) ** -0.5
+
+    def adjust(name: str, values: np.ndarray) -> None:
         if name.endswith("attn.q_proj.weight") or name == "proj_out.weight":
             values *= 4.0  # attention to few frames, and labels that are clearly the best
         if name == "proj_out.bias":
             values[: len(_CONTROLS)] -= 100.0  # only pieces of text, and the end
             values[config["eos_token_id"]] += 100.0 + _END_BIAS
-        weights[name] = torch.from_numpy(values.astype(np.float32))
-    return weights
+
+    return drawn_weights(shapes(config), seed, adjust)
 
 
 _END_BIAS = 3.0
@@ -315,9 +267,8 @@ def write_folder(folder: Path, seed: int = SEED, form: Form = "modules") -> Json
     """Write the folder and return its config.json."""
     config = small_config()
     weights = random_weights(config, seed)
-    folder.mkdir(parents=True, exist_ok=True)
     described: Json = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-    processor, name = PROCESSOR_CONFIG, "processor_config.json"
+    described |= {"pad_token": "<pad>", "eos_token": "<|endoftext|>", "unk_token": "<unk>"}
     if form != "modules":
         weights = {saved_name(name): tensor for name, tensor in weights.items()}
     if form == "published":
@@ -325,14 +276,12 @@ def write_folder(folder: Path, seed: int = SEED, form: Form = "modules") -> Json
         buffers = {"window": torch.hann_window(400), "fb": torch.zeros(1, 128, 257)}
         weights |= {f"preprocessor.featurizer.{name}": buffer for name, buffer in buffers.items()}
         config = published_form(config)
-        code = {"auto_map": {"AutoProcessor": "processing_cohere_asr.CohereAsrProcessor"}}
-        processor, name = code | {"processor_class": "CohereAsrProcessor"}, "preprocessor_config.json"
-        (folder / "processor_config.json").write_text(json.dumps(processor))
-    (folder / "config.json").write_text(json.dumps(config))
-    (folder / name).write_text(json.dumps(processor))
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer(), ensure_ascii=False), encoding="utf-8")
-    tokens = {"pad_token": "<pad>", "eos_token": "<|endoftext|>", "unk_token": "<unk>"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(described | tokens))
+        processor: Json = {"auto_map": {"AutoProcessor": "processing_cohere_asr.CohereAsrProcessor"}}
+        processor |= {"processor_class": "CohereAsrProcessor"}
+        write_json(folder, processor_config=processor, preprocessor_config=processor)
+    else:
+        write_json(folder, processor_config=PROCESSOR_CONFIG)
+    write_json(folder, config=config, tokenizer=tokenizer(), tokenizer_config=described)
     if form == "saved":
         _write_shards(folder, weights)
     else:
@@ -347,4 +296,4 @@ def _write_shards(folder: Path, weights: dict[str, torch.Tensor]) -> None:
     for file, kept in parts.items():
         save_file({name: weights[name] for name in kept}, folder / file, metadata={"format": "pt"})
     places = {name: file for file, kept in parts.items() for name in kept}
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    write_json(folder, **{"model.safetensors.index": {"metadata": {}, "weight_map": places}})

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from tests.helpers.published import Yaml
-from tests.helpers.se_checkpoint import Shapes, linear
+from tests.helpers.se_checkpoint import Shapes, batch_norm, linear
 
 
-def norm(name: str, width: int, batch: bool = False) -> Shapes:
-    """Return the names of a layer or batch norm's weights, with their shapes."""
-    running = {f"{name}.running_mean": (width,), f"{name}.running_var": (width,), f"{name}.num_batches_tracked": ()}
-    return {f"{name}.weight": (width,), f"{name}.bias": (width,)} | (running if batch else {})
+def norm(name: str, width: int) -> Shapes:
+    """Return the names of a layer norm's weights, with their shapes."""
+    return {f"{name}.weight": (width,), f"{name}.bias": (width,)}
 
 
 def conformer_shapes(encoder: Yaml) -> Shapes:
@@ -45,5 +44,5 @@ def conformer_shapes(encoder: Yaml) -> Shapes:
         shapes |= linear(f"{layer}.conv.pointwise_conv1", width, 2 * width, bias, 1)
         shapes |= linear(f"{layer}.conv.depthwise_conv", 1, width, bias, kernel)
         shapes |= linear(f"{layer}.conv.pointwise_conv2", width, width, bias, 1)
-        shapes |= norm(f"{layer}.conv.batch_norm", width, batch=encoder["conv_norm_type"] == "batch_norm")
+        shapes |= (batch_norm if encoder["conv_norm_type"] == "batch_norm" else norm)(f"{layer}.conv.batch_norm", width)
     return shapes

@@ -6,7 +6,6 @@ imports nothing of fastscribe, so that an environment with transformers alone ca
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from tests.helpers.hf_folder import write_json
 from tests.helpers.sortformer import weight
 
 LENGTHS_S = (
@@ -154,8 +154,6 @@ def _shapes(settings: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 def write_folder(folder: Path, settings: Mapping[str, Any], stated: Mapping[str, Any] | None = None) -> Path:
     """Write a folder as transformers does, with other settings in its file if `stated`. Return its path."""
-    folder.mkdir(exist_ok=True)
+    write_json(folder, config=dict(stated or settings), processor_config=processor())
     save_file(weights(settings), str(folder / "model.safetensors"), {"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(stated or settings))
-    (folder / "processor_config.json").write_text(json.dumps(processor()))
     return folder

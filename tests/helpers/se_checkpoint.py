@@ -7,7 +7,6 @@ of them.
 
 from __future__ import annotations
 
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 
 from tests.helpers import quick_yaml
+from tests.helpers.archives import members
 from tests.helpers.published import CONFIGS, LETTERS, Yaml, config
 
 Shapes = dict[str, tuple[int, ...]]
@@ -90,13 +90,10 @@ def se_config(name: str) -> Yaml:
 
 def write_tokenizer(folder: Path) -> None:
     """Write the files of a SentencePiece tokenizer with PIECES pieces, under NeMo's names for them."""
-    with tarfile.open(_TOKENIZER_OF) as archive:
-        for member in archive:
-            name = member.name.rpartition("_")[2]
-            if name in ("tokenizer.model", "tokenizer.vocab", "vocab.txt"):
-                content = archive.extractfile(member)
-                assert content is not None
-                (folder / name).write_bytes(content.read())
+    for stored, content in members(_TOKENIZER_OF).items():
+        name = stored.rpartition("_")[2]
+        if name in ("tokenizer.model", "tokenizer.vocab", "vocab.txt"):
+            (folder / name).write_bytes(content)
 
 
 def write_checkpoint(name: str, folder: Path) -> Path:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tests.helpers.archives import packed
 from tests.helpers.conformer_shapes import conformer_shapes, norm
 from tests.helpers.se_checkpoint import linear
 
@@ -142,10 +142,5 @@ def write_archive(path: Path, settings: Mapping[str, Any], stored_weights: Mappi
     """Write a .nemo file. Return its path."""
     stored = io.BytesIO()
     torch.save(dict(stored_weights), stored)
-    members = {"model_config.yaml": json.dumps(settings).encode(), "model_weights.ckpt": stored.getvalue()}
-    with tarfile.open(path, "w") as archive:
-        for name, content in members.items():
-            member = tarfile.TarInfo(f"./{name}")
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return path
+    contents = {"model_config.yaml": json.dumps(settings).encode(), "model_weights.ckpt": stored.getvalue()}
+    return packed({f"./{name}": content for name, content in contents.items()}, path)

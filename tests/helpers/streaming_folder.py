@@ -6,9 +6,7 @@ Nothing here imports transformers or fastscribe.
 from __future__ import annotations
 
 import io
-import json
 import re
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,8 @@ import torch
 from safetensors.torch import save_file
 
 from tests.helpers import quick_yaml
+from tests.helpers.archives import members
+from tests.helpers.hf_folder import write_json
 
 NAMES = (
     (r"^encoder\.pre_encode\.conv\.0\.", "encoder.subsampling.conv_in."),
@@ -41,9 +41,7 @@ NAMES = (
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor], bytes]:
     """Return config, weights and tokenizer of an archive."""
-    with tarfile.open(path, "r:*") as archive:
-        contents = {member.name: archive.extractfile(member).read() for member in archive if member.isfile()}  # type: ignore[union-attr]
-    by_end = {name.rpartition("_")[2]: content for name, content in contents.items()}
+    by_end = {name.rpartition("_")[2]: content for name, content in members(path).items()}
     config = quick_yaml.load(by_end["config.yaml"])
     return config, torch.load(io.BytesIO(by_end["weights.ckpt"]), weights_only=True), by_end["tokenizer.model"]
 
@@ -106,8 +104,7 @@ def write_folder(nemo: Path, folder: Path, prompted: bool = True) -> None:
     processor: dict[str, Any] = {"feature_extractor": extractor, "blank_token": "<blank>"}
     if prompted:
         processor |= {key: config["model_defaults"][key] for key in ("prompt_dictionary", "num_prompts")}
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config_json(config, theirs["joint.head.bias"].shape[0] - 1)))
-    (folder / "processor_config.json").write_text(json.dumps(processor))
+    num_labels = theirs["joint.head.bias"].shape[0] - 1
+    write_json(folder, config=config_json(config, num_labels), processor_config=processor)
     (folder / "tokenizer.model").write_bytes(tokenizer)
     save_file({name: tensor.contiguous() for name, tensor in theirs.items()}, folder / "model.safetensors")

@@ -192,8 +192,6 @@ class WarmProcess:
             folder=str(cwd or Path.cwd()),
             limits=limits,
         )
-        if sys.platform != "linux":  # forks of a process with threads are not safe on macOS, and Windows has none
-            return _fresh(request)
         return self._completed(request)
 
     def python(
@@ -207,7 +205,7 @@ class WarmProcess:
         """Run a program, as `python -c` would. Raises subprocess.TimeoutExpired."""
         environment, given = dict(os.environ if env is None else env), list(map(str, arguments))
         request = Request(given, b"", environment, str(cwd or Path.cwd()), program=program, timeout_s=timeout_s)
-        return _fresh(request) if sys.platform != "linux" else self._completed(request)
+        return self._completed(request)
 
     def start(
         self, *arguments: object, stdin: int, stdout: int, stderr: int, env: dict[str, str] | None = None
@@ -224,6 +222,8 @@ class WarmProcess:
         return Started(self, request.arguments)
 
     def _completed(self, request: Request) -> subprocess.CompletedProcess[str]:
+        if sys.platform != "linux":  # forks of a process with threads are not safe on macOS, and Windows has none
+            return _fresh(request)
         self._running = self._running or _started(self._imports)
         with suppress(ConnectionError):  # the answer says why
             self._running[1].send(request)

@@ -91,18 +91,16 @@ def cuts(pieces):
     return [begin for begin, _ in pieces[1:]]
 
 
-def test_cut_lies_at_the_end_of_the_longest_pause():
-    pieces = pieces_of(with_pauses(3000, [(700, 720), (1000, 1040), (1700, 1720)]), 40.0)
-    assert cuts(pieces) == [1040 - 12]
-
-
-def test_last_of_several_long_pauses_wins():
-    pieces = pieces_of(with_pauses(3000, [(1000, 1080), (1500, 1560), (1800, 1830)]), 40.0)
-    assert cuts(pieces) == [1560 - 12]
-
-
-def test_a_short_pause_is_cut_in_its_middle():
-    assert cuts(pieces_of(with_pauses(3000, [(1700, 1714)]), 40.0)) == [1707]
+@pytest.mark.parametrize(
+    ("pauses", "cut"),
+    [
+        ([(700, 720), (1000, 1040), (1700, 1720)], 1040 - 12),  # at the end of the longest one
+        ([(1000, 1080), (1500, 1560), (1800, 1830)], 1560 - 12),  # in the last of several long ones
+        ([(1700, 1714)], 1707),  # in the middle of a short one
+    ],
+)
+def test_where_a_pause_is_cut(pauses, cut):
+    assert cuts(pieces_of(with_pauses(3000, pauses), 40.0)) == [cut]
 
 
 def test_a_closure_is_not_a_pause():
@@ -213,12 +211,7 @@ def test_a_recording_is_cut_in_its_pauses(tmp_path):
     audio = recording(tmp_path / "a.flac", speech_with_pauses([4.5, 9.0, 13.2], 17.0))
     utterances = split(audio, 5.0)
     starts = [utterance.start_s for utterance in utterances]
-    assert starts[:4] == [
-        0.0,
-        pytest.approx(4.66, abs=0.05),
-        pytest.approx(9.16, abs=0.05),
-        pytest.approx(13.36, abs=0.05),
-    ]
+    assert starts[:4] == pytest.approx([0.0, 4.66, 9.16, 13.36], abs=0.05)
     assert_tiles(audio, utterances, 5.0)
 
 

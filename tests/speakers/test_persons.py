@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,10 @@ from tests.helpers.exports import export
 # Speakers by recording, and whose voice each is; "-" has no print.
 ARCHIVE = {"a.wav": "xy", "b.wav": "xz", "c.wav": "x-", "d.wav": "yz", "e.wav": "z"}
 DIRECTION = {voice: np.eye(8)[number] for number, voice in enumerate("xyz")}
+
+
+def write_rows(path: Path, speakers: Iterable[Speaker]) -> None:
+    path.write_text("".join(json.dumps(row(one, "hi")) + "\n" for one in speakers))
 
 
 def voice(recording: str, number: int, whose: str) -> Voice:
@@ -63,11 +68,15 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "speakers.json"
 
 
-def changed(path: Path, change: Any) -> Persons:
-    """Let `change` edit the file, and cluster again with a new recording of x and y."""
+def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     document = json.loads(path.read_text())
     change(document)
     path.write_text(json.dumps(document))
+
+
+def changed(path: Path, change: Callable[[dict[str, Any]], object]) -> Persons:
+    """Let `change` edit the file, and cluster again with a new recording of x and y."""
+    edit(path, change)
     found = find_persons(archive(f="xy"), read_persons(path), 0.4)
     write_persons(path, found)
     assert groups(read_persons(path)) == groups(found)
@@ -139,7 +148,7 @@ def test_the_order_of_the_rows_changes_nothing(path: Path) -> None:
 
 def test_names_that_are_given_while_persons_are_found_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given, file = tmp_path / "rows.jsonl", tmp_path / "speakers.json"
-    given.write_text("".join(json.dumps(row(one, "hi")) + "\n" for one in archive()[:1]))
+    write_rows(given, archive()[:1])
     speakers_command([str(given)], file)
 
     def slow(*given: Any) -> Persons:
@@ -160,9 +169,7 @@ def test_no_more_rows_are_read_than_are_clustered() -> None:
 
 
 def test_a_named_person_keeps_speakers_whose_rows_are_gone(path: Path) -> None:
-    document = json.loads(path.read_text())
-    document["persons"][0]["name"] = "Zoë"
-    path.write_text(json.dumps(document))
+    edit(path, lambda document: document["persons"][0].update(name="Zoë"))
     rest = [one for one in archive() if one.recording.path not in ("d.wav", "a.wav")]
     assert groups(find_persons(rest, read_persons(path), 0.4)) == {"Zoë": Z, "person 2": {"b1", "c1"}}
 
@@ -186,9 +193,7 @@ def test_a_named_person_keeps_speakers_whose_rows_are_gone(path: Path) -> None:
     ],
 )
 def test_a_wrong_change_is_named_and_nothing_is_replaced(path: Path, change: Any, message: str) -> None:
-    document = json.loads(path.read_text())
-    change(document)
-    path.write_text(json.dumps(document))
+    edit(path, change)
     before = path.read_bytes()
     for call in (lambda: read_persons(path), lambda: write_persons(path, Persons())):
         with refusal(UsageError, message):
@@ -269,7 +274,7 @@ def test_names_go_into_all_formats_and_may_change(tmp_path: Path, capsys: pytest
         one for one in archive() if one.recording.path in ("b.wav", "e.wav") and one.voice.speaker == "speaker 1"
     ]
     given, out, file = tmp_path / "rows.jsonl", tmp_path / "named", tmp_path / "speakers.json"
-    given.write_text("".join(json.dumps(row(one, "hi")) + "\n" for one in speakers))
+    write_rows(given, speakers)
     speakers_command([str(given)], file)
     assert "2 persons (0 named) of 2 speakers in 2 recordings" in capsys.readouterr().err
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,8 +21,10 @@ from fastscribe.families.model import torch_dtype
 from fastscribe.pipeline.model_building import prepare
 from fastscribe.speakers.diarizer import Diarizer, attend_with_loop
 from fastscribe.speakers.readers import read_speaker_model
+from fastscribe.speakers.side_model import SideModel
 from tests.conftest import MODELS, refusal
 from tests.helpers import sortformer
+from tests.helpers.collate import batch_of
 
 GOLDENS = json.loads((MODELS / "sortformer.json").read_text())
 STEP = 13  # of the stored probabilities
@@ -38,12 +41,11 @@ def probabilities(path: Path, samples: Sequence[np.ndarray], dtype: str = "fp32"
     return of_batch(Diarizer.build(read_speaker_model(path), torch.device("cpu"), prepare, dtype), samples)
 
 
-def of_batch(diarizer: Diarizer, samples: Sequence[np.ndarray]) -> list[np.ndarray]:
-    samples_BS = torch.zeros(len(samples), max(map(len, samples)), dtype=torch.int16)
-    for row, one in enumerate(samples):
-        samples_BS[row, : len(one)] = torch.from_numpy(one)
-    frames = diarizer.encode(diarizer.features(samples_BS, torch.tensor([len(one) for one in samples])))
-    found = diarizer.read(diarizer.submit(frames).numpy(), frames)
+def of_batch(model: SideModel[Any, Any], samples: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return what a side model finds in recordings, in one batch."""
+    batch = batch_of(samples)
+    frames = model.encode(model.features(*map(torch.from_numpy, (batch.samples_BS, batch.lengths_B))))
+    found = model.read(model.submit(frames).numpy(), frames)
     return [one.found for one in found if one.found is not None]
 
 

@@ -136,9 +136,7 @@ def test_a_batch_of_the_speaker_model_holds_few_samples_beside_a_long_recording(
 ) -> None:
     """With a cache, long and short recordings cost the same; padded to the longest, they would not fit in memory."""
     monkeypatch.setattr(stage, "_MAX_HELD_BYTES", 2 * 30 * RATE * 4)  # of two windows, 30 seconds each
-    options = Options(speakers=str(speaker_models["v2"]), max_utterance_s=8.0)
-    with Transcriber.load(MODEL, device="cpu", dtype="fp32", options=options) as transcriber:
-        results = list(transcriber.transcribe([(LONG, RATE), *[(LONG[: 5 * RATE], RATE)] * 8]))
+    results = transcribed([(LONG, RATE), *[(LONG[: 5 * RATE], RATE)] * 8], speaker_models["v2"])
     assert all(isinstance(one, Transcript) for one in results)
     batches = [[one.duration_s for one in batch.utterances] for batch in pushed if batch.purpose == "turns"]
     assert sum(map(len, batches)) == 9
@@ -152,9 +150,7 @@ def test_recordings_share_a_pass_of_the_speaker_model(
 ) -> None:
     """Also where a batch for the transcription takes one recording, unless the user has chosen its size."""
     monkeypatch.setattr(recognizer, "_LARGE_CPU_BATCH_FRAMES", 100)
-    options = Options(speakers=str(speaker_models["v2"]), **chosen)
-    with Transcriber.load(MODEL, device="cpu", dtype="fp32", options=options) as transcriber:
-        results = list(transcriber.transcribe([(LONG[: 5 * RATE], RATE)] * 4))
+    results = transcribed([(LONG[: 5 * RATE], RATE)] * 4, speaker_models["v2"], **chosen)
     assert all(isinstance(one, Transcript) for one in results)
     sizes = {
         purpose: [len(batch.utterances) for batch in pushed if batch.purpose == purpose]

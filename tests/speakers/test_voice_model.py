@@ -19,6 +19,7 @@ from fastscribe.speakers.nemo_voices import read_voice_model
 from fastscribe.speakers.side_model import VoicePrinter
 from tests.conftest import MODELS, refusal
 from tests.helpers import voices
+from tests.speakers.test_sortformer import of_batch
 
 GOLDENS = json.loads((MODELS / "voices.json").read_text())
 ROUNDING = 5e-5  # of the length of a vector; 2e-5 of it by the order of sums, which is that of the processor
@@ -31,13 +32,7 @@ def recordings() -> tuple[np.ndarray, ...]:
 
 def vectors(path: Path, samples: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Return the vectors of recordings in one batch."""
-    printer = VoicePrinter.build(read_voice_model(path), torch.device("cpu"), prepare)
-    samples_BS = torch.zeros(len(samples), max(map(len, samples)), dtype=torch.int16)
-    for row, one in enumerate(samples):
-        samples_BS[row, : len(one)] = torch.from_numpy(one)
-    frames = printer.encode(printer.features(samples_BS, torch.tensor([len(one) for one in samples])))
-    found = printer.read(printer.submit(frames).numpy(), frames)
-    return [one.found for one in found if one.found is not None]
+    return of_batch(VoicePrinter.build(read_voice_model(path), torch.device("cpu"), prepare), samples)
 
 
 @pytest.fixture(params=voices.MODELS)

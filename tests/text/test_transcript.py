@@ -52,30 +52,29 @@ def test_words_and_segments() -> None:
     assert [word.confidence for word in result.words] == pytest.approx([0.5] * 4)
 
 
-def test_tdt_punctuation_has_zero_duration() -> None:
-    hypothesis = hypothesis_of(pieces("▁c", "at", "."), [0, 2, 30], [2, 3, 4])
-    assert words(transcript_of(hypothesis, tdt=True)) == [("cat.", 0, 5)]
-    assert words(transcript_of(hypothesis, tdt=False)) == [("cat.", 0, 34)]
+MARKS = Tokenizer(pieces=("▁the", "▁c", "at", ".", ".)", "?!", "▁.", "▁?x"), kind="subword")
+CAT = ([0, 2, 30], [2, 3, 4])
 
 
-def test_tdt_leading_punctuation_keeps_duration() -> None:
-    hypothesis = hypothesis_of(pieces(".", ",", "▁c"), [3, 7, 9], [2, 3, 1])
-    assert words(transcript_of(hypothesis, tdt=True)) == [(".,", 3, 5), ("c", 9, 10)]
-
-
-def test_tdt_words_with_punctuation_keep_duration() -> None:
-    """Only a token that is a single punctuation mark, with or without a word mark, has zero duration."""
-    tokenizer = Tokenizer(pieces=("▁the", "▁c", "at", ".", ".)", "?!", "▁.", "▁?x"), kind="subword")
-    for token, end in ((3, 5), (6, 5), (4, 34), (5, 34)):
-        result = transcript_of(hypothesis_of([1, 2, token], [0, 2, 30], [2, 3, 4]), tokenizer, tdt=True)
-        assert words(result) == [("c" + tokenizer.text([2, token]), 0, end)]
-    result = transcript_of(hypothesis_of([1, 2, 7], [0, 2, 30], [2, 3, 4]), tokenizer, tdt=True)
-    assert words(result) == [("cat", 0, 5), ("?x", 30, 34)]
-
-
-def test_first_word_starts_at_leading_space() -> None:
-    result = transcript_of(hypothesis_of([0, 0, 1, 2, 0, 1]), CHARACTERS)
-    assert words(result) == [("ab", 0, 7), ("a", 10, 11)]
+@pytest.mark.parametrize(
+    ("tokenizer", "ids", "times", "is_tdt", "expected"),
+    [
+        (SUBWORDS, pieces("▁c", "at", "."), CAT, True, [("cat.", 0, 5)]),
+        (SUBWORDS, pieces("▁c", "at", "."), CAT, False, [("cat.", 0, 34)]),
+        # The first token keeps its duration.
+        (SUBWORDS, pieces(".", ",", "▁c"), ([3, 7, 9], [2, 3, 1]), True, [(".,", 3, 5), ("c", 9, 10)]),
+        # Only a token that is a single punctuation mark, with or without a word mark, has zero duration.
+        (MARKS, [1, 2, 3], CAT, True, [("cat.", 0, 5)]),
+        (MARKS, [1, 2, 6], CAT, True, [("cat .", 0, 5)]),
+        (MARKS, [1, 2, 4], CAT, True, [("cat.)", 0, 34)]),
+        (MARKS, [1, 2, 5], CAT, True, [("cat?!", 0, 34)]),
+        (MARKS, [1, 2, 7], CAT, True, [("cat", 0, 5), ("?x", 30, 34)]),
+        # The first word starts at a leading space.
+        (CHARACTERS, [0, 0, 1, 2, 0, 1], (), False, [("ab", 0, 7), ("a", 10, 11)]),
+    ],
+)
+def test_times_of_words(tokenizer: Tokenizer, ids: list[int], times: tuple, is_tdt: bool, expected: list) -> None:
+    assert words(transcript_of(hypothesis_of(ids, *times), tokenizer, is_tdt)) == expected
 
 
 @pytest.mark.parametrize(
@@ -98,27 +97,24 @@ def test_aggregate_words() -> None:
     assert words(tdt) == [("the", 0, 2), ("¿.", 4, 6)]
 
 
-def test_word_mark_before_punctuation_dropped() -> None:
-    result = transcript_of(hypothesis_of(pieces("▁c", "at", "▁", ",", "s")))
-    assert [word.text for word in result.words] == ["cat", ",s"]
-    assert result.text == "cat,s"
-
-
-def test_character_words() -> None:
-    result = transcript_of(hypothesis_of([1, 0, 2, 2, 0, 3, 0, 1, 4, 2]), CHARACTERS)
-    assert [word.text for word in result.words] == ["a", "bb.", "a'b"]
-    assert result.text == "a bb. a'b"
+@pytest.mark.parametrize(
+    ("tokenizer", "ids", "expected", "text"),
+    [
+        (SUBWORDS, pieces("▁c", "at", "▁", ",", "s"), ["cat", ",s"], "cat,s"),  # without the mark before punctuation
+        (CHARACTERS, [1, 0, 2, 2, 0, 3, 0, 1, 4, 2], ["a", "bb.", "a'b"], "a bb. a'b"),
+        (SUBWORDS, [], [], ""),
+    ],
+)
+def test_words_and_text(tokenizer: Tokenizer, ids: list[int], expected: list[str], text: str) -> None:
+    result = transcript_of(hypothesis_of(ids), tokenizer)
+    assert ([word.text for word in result.words], result.text) == (expected, text)
+    assert result.segments or not ids
 
 
 def test_a_lone_word_mark_is_no_word() -> None:
     result = transcript_of(hypothesis_of(pieces("▁", "▁the", "▁")))
     assert [word.text for word in result.words] == ["the"] and result.segments[0].text == "the"
     assert len(result.tokens) == 3 and transcript_of(hypothesis_of(pieces("▁", "▁"))).segments == ()
-
-
-def test_empty_hypothesis() -> None:
-    result = transcript_of(Hypothesis())
-    assert (result.text, result.words, result.segments) == ("", (), ())
 
 
 def test_utterances_joined_in_order() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fastscribe.errors import UsageError
 from fastscribe.training.corpus import Corpus, Example, Examples, LeftOutRow, ManifestPart
 from fastscribe.training.manifest import ExampleLimits, read_manifests, tokenise
-from fastscribe.training.split import count_by_share, split_validation
+from fastscribe.training.split import split_validation
 
 LIMITS = ExampleLimits()
 
@@ -127,20 +127,13 @@ def test_too_many_tokens() -> None:
             ExampleLimits(**wrong)
 
 
-def test_nothing_left(tmp_path) -> None:
-    with pytest.raises(UsageError, match=r"nothing to train on: 0 examples, 0.00 h; left out: 1 without text"):
-        read(manifest(tmp_path, row(text="")))
-    with pytest.raises(UsageError, match="letters that the vocabulary lacks"):
-        tokenise(Corpus(of_texts(["x"])), lambda text, request: None, LIMITS)
-
-
 sentences = st.lists(
     st.sampled_from(["Go on.", "go on", "Go, on!", "stop", "Stop.", *"abcdefgh"]), min_size=2, max_size=40
 )
 
 
-def sides(texts: list[str], **arguments: Any) -> tuple[list[str], list[str]]:
-    training, validation = split_validation(of_texts(texts), **arguments)
+def sides(texts: list[str], share: float = 0.0, min_count: int = 1, seed: int = 0) -> tuple[list[str], list[str]]:
+    training, validation, _ = split_validation(of_texts(texts), seed=seed, share=share, min_count=min_count)
     return [e.text for e in training], [e.text for e in validation]
 
 
@@ -148,30 +141,35 @@ def same(texts: list[str]) -> set[str]:
     return {"".join(filter(str.isalpha, text.lower())) for text in texts}
 
 
-@given(sentences, st.integers(1, 20), st.integers(0, 5))
-def test_split_by_sentence(texts, count, seed) -> None:
-    try:
-        training, validation = sides(texts, count=count, seed=seed)
-    except UsageError:
-        assert len(same(texts)) == 1 or count >= len(texts)
+@given(sentences, st.integers(1, 20), st.sampled_from([0.0, 0.2, 0.5, 1.0]), st.integers(0, 5))
+def test_split_by_sentence(texts, min_count, share, seed) -> None:
+    if len(same(texts)) == 1:
+        with pytest.raises(UsageError, match=rf"^{len(texts)} recordings of one sentence: too few"):
+            sides(texts, share, min_count, seed)
         return
-    assert not same(training) & same(validation)
+    training, validation = sides(texts, share, min_count, seed)
+    assert training and validation and not same(training) & same(validation)
     assert sorted(training + validation) == sorted(texts)
-    assert len(validation) <= count or len(same(validation)) == 1
-    assert sides(texts[::-1], count=count, seed=seed)[1] == validation[::-1]
+    assert sides(texts[::-1], share, min_count, seed)[1] == validation[::-1]
+    instead_of = split_validation(of_texts(texts), seed=seed, share=share, min_count=min_count).instead_of
+    if instead_of is None:
+        assert len(validation) >= min_count
+    else:
+        assert instead_of < min_count or instead_of == len(texts)
+        assert len(validation) <= max(min_count, round(share * len(texts))) or len(same(validation)) == 1
 
 
 def test_split_by_count() -> None:
-    training, validation = sides([f"{i % 50}" for i in range(500)], count=109, seed=0)
+    training, validation = sides([f"{i % 50}" for i in range(500)], min_count=109)
     assert len(validation) == 100 and len(training) == 400
 
 
 @pytest.mark.parametrize("seed", range(9))
 def test_split_skips_frequent_sentence(seed) -> None:
     texts = ["often"] * 95 + ["once", "and", "again", "two", "two"]
-    training, validation = sides(texts, count=3, seed=seed)
+    training, validation = sides(texts, min_count=3, seed=seed)
     assert "often" in training and len(validation) == 3
-    _, validation = sides(["often"] * 95 + ["two"] * 2, count=1, seed=seed)
+    _, validation = sides(["often"] * 95 + ["two"] * 2, seed=seed)
     assert validation == ["two"] * 2
 
 
@@ -181,24 +179,6 @@ def test_split_by_share_is_stable() -> None:
     assert 150 < len(validation) < 250
     assert set(sides(new + old, share=0.1, seed=3)[1]) >= set(validation)
     assert set(validation) != set(sides(old, share=0.1, seed=4)[1])
-
-
-@given(sentences, st.floats(0, 1), st.integers(0, 5))
-def test_count_by_share(texts, share, seed) -> None:
-    count = count_by_share(of_texts(texts), seed=seed, share=share)
-    if 0 < count < len(texts):
-        assert len(sides(texts, share=share, seed=seed)[1]) == count
-    else:
-        with pytest.raises(UsageError):
-            sides(texts, share=share, seed=seed)
-
-
-@pytest.mark.parametrize(
-    "arguments", [{}, {"share": 0.1, "count": 2}, {"share": 1.1}, {"share": 0}, {"count": 0}, {"count": 9}]
-)
-def test_split_with_empty_side(arguments) -> None:
-    with pytest.raises(UsageError):
-        sides(["a", "b", "c"], seed=0, **arguments)
 
 
 def test_folder(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from fastscribe.audio import media
 from fastscribe.audio.archives import number_of
 from fastscribe.audio.media import FilePart
 from fastscribe.errors import UsageError
-from fastscribe.training import rows as rows_module
+from fastscribe.training import manifest as manifest_module
 from fastscribe.training.archives import expand
 from fastscribe.training.corpus import Corpus, Examples, ManifestPart
 from fastscribe.training.dataloader import AudioDataLoader
@@ -343,7 +343,7 @@ def test_expand() -> None:
 def test_existence_of_a_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a long manifest few rows are looked up, over all of it."""
     looked: list[str] = []
-    monkeypatch.setattr(rows_module.os.path, "isfile", lambda path: not looked.append(path))
+    monkeypatch.setattr(manifest_module.os.path, "isfile", lambda path: not looked.append(path))
     write(tmp_path / "long.jsonl", [{"audio_filepath": f"{n}", "duration": 1, "text": "a"} for n in range(1, 20_001)])
     assert len(read(tmp_path / "long.jsonl").examples) == 20_000
     numbers = [int(Path(path).name) for path in looked]

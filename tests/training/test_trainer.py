@@ -429,13 +429,9 @@ def test_fewer_examples_than_ranks(manifest: Path, tmp_path: Path) -> None:
         trainer_of(recipe_of(manifest), tmp_path, ranks=DistributedContext(0, 9))
 
 
-def test_other_recipe_refused(manifest: Path, tmp_path: Path) -> None:
+def test_a_state_is_taken_with_other_free_settings_and_whole(manifest: Path, tmp_path: Path) -> None:
     recipe = recipe_of(manifest, run={"epochs": 1})
     trainer_of(recipe, tmp_path / "run").save()
-    with pytest.raises(
-        UsageError, match=r"another recipe \(optimiser\.dropout was .*, is 0\.3\); use another folder, or"
-    ):
-        trainer_of(recipe_of(manifest, run={"epochs": 1}, optimiser={"dropout": 0.3}), tmp_path / "run")
     trainer_of(recipe_of(manifest, run={"epochs": 1, "save_minutes": 3}), tmp_path / "run")
     (tmp_path / "run" / "state.pt").write_bytes(b"PK damaged")
     with pytest.raises(UsageError, match=r"state\.pt: cannot be read"):

@@ -57,3 +57,9 @@ def linear_from(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Li
     if bias is not None:
         linear.bias = nn.Parameter(bias, requires_grad=False)
     return linear
+
+
+def joined(*parts: nn.Linear) -> nn.Linear:
+    """Make a layer with the outputs of several layers of one input, one behind the other."""
+    biases = tuple(part.bias for part in parts if part.bias is not None)
+    return linear_from(torch.cat(tuple(part.weight for part in parts)), torch.cat(biases) if biases else None)

@@ -17,7 +17,7 @@ from torch import nn
 
 from fastscribe.config import AedConfig, TransformerConfig
 from fastscribe.families.blocks.dot_product_attention import align_bias, aligned_size, attend
-from fastscribe.families.blocks.forms import Container, Optimised
+from fastscribe.families.blocks.forms import Container, Optimised, joined
 from fastscribe.types import Frames
 
 _MASKED = -1e9  # added to masked scores; larger than any score, also of stale values in the cache
@@ -71,12 +71,8 @@ class Attention(Optimised):
         self.attend: Callable[..., torch.Tensor] = attend
 
     def optimise_(self) -> None:
-        parts = [self.query, self.key, self.value] if self.is_self_attention else [self.key, self.value]
-        width = self.query.in_features
-        self.joined = nn.Linear(width, len(parts) * width, device="meta")
-        for name in ("weight", "bias"):
-            joined = torch.cat([getattr(part, name) for part in parts])
-            setattr(self.joined, name, nn.Parameter(joined, requires_grad=False))
+        queries = [self.query] if self.is_self_attention else []
+        self.joined = joined(*queries, self.key, self.value)
         del self.key, self.value
         if self.is_self_attention:
             del self.query

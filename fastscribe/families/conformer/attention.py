@@ -18,6 +18,7 @@ from torch import nn
 
 from fastscribe.config import AttentionConfigs, ChunkedAttention, LocalAttention
 from fastscribe.families.blocks.dot_product_attention import attend
+from fastscribe.families.blocks.forms import joined
 from fastscribe.families.blocks.padding import Padding
 from fastscribe.families.conformer.config import EncoderConfig
 
@@ -98,13 +99,7 @@ class RelPositionAttention(nn.Module):
         self._cached: tuple[int, torch.Tensor] | None = None  # distances to the left, projected positions [H, R, K]
 
     def fuse_(self) -> None:
-        parts = [self.linear_q, self.linear_k, self.linear_v]
-        width, has_bias = self.linear_q.out_features, self.linear_q.bias is not None
-        fused = nn.Linear(self.linear_q.in_features, 3 * width, bias=has_bias, device="meta")
-        fused.weight = nn.Parameter(torch.cat([part.weight for part in parts]), requires_grad=False)
-        if fused.bias is not None:
-            fused.bias = nn.Parameter(torch.cat([part.bias for part in parts]), requires_grad=False)
-        self.linear_qkv = fused
+        self.linear_qkv = joined(self.linear_q, self.linear_k, self.linear_v)
         del self.linear_q, self.linear_k, self.linear_v
 
     def forward(self, x_BTD: torch.Tensor, padding: Padding, positions: Positions) -> torch.Tensor:

@@ -29,7 +29,7 @@ from fastscribe.config import AttentionConfigs, LocalAttention
 from fastscribe.families.blocks.forms import linear_from
 from fastscribe.families.conformer.attention import RelPositionAttention, relative_positions
 from fastscribe.families.conformer.encoder import ConformerLayer, ConvolutionModule, Encoder, FeedForward, Subsampling
-from fastscribe.families.conformer.gpu_operations import choose_operations, no_triton
+from fastscribe.families.conformer.gpu_operations import choose_operations
 from fastscribe.families.conformer.operations import (
     EPSILON,
     POSITION_ROWS_MULTIPLE,
@@ -41,29 +41,23 @@ from fastscribe.families.conformer.operations import (
 _CACHED_FRAMES = 1024  # longest batch with cached projected positions: 4 MB per layer at width 1024 in bf16
 
 
-def fuse_for_gpu_(encoder: Encoder, adds_products: bool) -> str | None:
-    """Convert an optimised encoder, on its final device and in its final dtype, to its GPU form.
+def for_gpu_(encoder: Encoder, adds_products: bool) -> str | None:
+    """Convert an optimised encoder, on its final device and in its final dtype, to its GPU form if there is one.
 
     Args:
         encoder: changed in place.
         adds_products: True if its products will be quantised, so that norms add them to the stream.
 
     Returns:
-        The reason why Triton is not used, or None. Without Triton the results are equal and the encoder is slower.
+        A warning about unavailable optimisations, or None. Without Triton the results are equal and the encoder is slower.
     """
-    weight = encoder.subsampling.out.weight
-    operations, reason = choose_operations(encoder.config, weight.dtype, weight.device, adds_products)
-    fuse_(encoder, operations)
-    return reason
-
-
-def for_gpu_(encoder: Encoder, adds_products: bool) -> str | None:
-    """Call fuse_for_gpu_ if possible. Return a warning about unavailable optimisations, or None."""
     attention = encoder.config.attention
     if isinstance(attention, LocalAttention) and attention.num_global:
         return "attention with a global frame: no fused layers; the encoder will be slower"
-    reason = fuse_for_gpu_(encoder, adds_products)
-    return None if reason is None else no_triton(reason)
+    weight = encoder.subsampling.out.weight
+    operations, refused = choose_operations(encoder.config, weight.dtype, weight.device, adds_products)
+    fuse_(encoder, operations)
+    return refused
 
 
 @torch.no_grad()
@@ -72,7 +66,8 @@ def fuse_(encoder: Encoder, operations: Operations) -> None:
     attention = encoder.config.attention
     has_global = isinstance(attention, LocalAttention) and attention.num_global
     assert not has_global, "only the plain layers have global frames"
-    encoder.layers = FusedLayers([_conformer(layer) for layer in encoder.layers.children()], attention, operations)
+    layers = [layer for layer in encoder.layers.children() if isinstance(layer, ConformerLayer)]
+    encoder.layers = FusedLayers(layers, attention, operations)
     _fuse_subsampling_(encoder.subsampling, operations)
 
 
@@ -364,8 +359,3 @@ def sum_or_none(a_D: torch.Tensor | None, b_D: torch.Tensor | None) -> torch.Ten
     if a_D is None or b_D is None:
         return a_D if b_D is None else b_D
     return a_D + b_D
-
-
-def _conformer(layer: nn.Module) -> ConformerLayer:
-    assert isinstance(layer, ConformerLayer)
-    return layer

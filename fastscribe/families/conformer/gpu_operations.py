@@ -26,7 +26,7 @@ _TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}  #
 
 def choose_operations(
     config: EncoderConfig | GraniteConfig, dtype: torch.dtype, device: torch.device, adds_products: bool = False
-) -> tuple[Operations, str | None]:
+) -> tuple[Operations, RefusedPath | None]:
     """Select an implementation, after compiling and testing the kernels that such a model runs.
 
     Args:
@@ -37,23 +37,22 @@ def choose_operations(
             their failure does not affect other models.
 
     Returns:
-        Triton's operations and None, or torch's and the reason.
+        Triton's operations and None, or torch's and the line that says why.
     """
     try:
         from fastscribe.families.conformer.triton_kernels import TRITON
     except ImportError as error:
-        return TORCH, f"Triton cannot be imported ({error})"
+        return _refused(f"Triton cannot be imported ({error})")
     try:
         wrong = find_wrong_operation(TRITON, config, dtype, device, adds_products)
     except Exception as error:  # a compiler, a driver or a missing tool may fail in any way; none must stop the run
         summary = " ".join(str(error).split())[:200]
-        return TORCH, f"Triton fails on this device ({type(error).__name__}: {summary})"
-    return (TORCH, f"Triton computes {wrong} wrongly on this device") if wrong else (TRITON, None)
+        return _refused(f"Triton fails on this device ({type(error).__name__}: {summary})")
+    return _refused(f"Triton computes {wrong} wrongly on this device") if wrong else (TRITON, None)
 
 
-def no_triton(reason: str) -> RefusedPath:
-    """Return the line that says that torch's operations are used, for this reason."""
-    return RefusedPath("triton", reason, f"Triton kernels are unavailable ({reason}); using torch's")
+def _refused(reason: str) -> tuple[Operations, RefusedPath]:
+    return TORCH, RefusedPath("triton", reason, f"Triton kernels are unavailable ({reason}); using torch's")
 
 
 def find_wrong_operation(
@@ -66,10 +65,8 @@ def find_wrong_operation(
     """Return the name of the first operation that differs from torch's in float32 on the CPU by more than rounding."""
     lengths_B = torch.tensor(_LENGTHS)
     for name, *arguments in _random_cases(config, dtype, lengths_B, adds_products):
-        exact = [argument.float().clone() if is_floating(argument) else argument for argument in arguments]
-        ours = [
-            argument.to(device, copy=True) if isinstance(argument, torch.Tensor) else argument for argument in arguments
-        ]
+        exact = [one.float().clone() if torch.is_tensor(one) and one.is_floating_point() else one for one in arguments]
+        ours = [one.to(device, copy=True) if torch.is_tensor(one) else one for one in arguments]
         expected_BTD = getattr(TORCH, name)(*exact)
         with torch.cuda.device_of(ours[0]):
             result_BTD = getattr(form, name)(*ours)
@@ -130,7 +127,3 @@ def _random_cases(
     added_BTD = normal(batch, num_frames, width)
     yield "layer_norm", x_BTD, shift_D, normal(width), normal(width), added_BTD
     yield "layer_norm_twice_", x_BTD, shift_D, *(normal(width) for _ in range(4)), added_BTD
-
-
-def is_floating(argument: Any) -> bool:
-    return isinstance(argument, torch.Tensor) and argument.is_floating_point()

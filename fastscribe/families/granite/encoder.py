@@ -20,7 +20,7 @@ from torch import nn
 
 from fastscribe.families.blocks.ctc import split_for_logits
 from fastscribe.families.blocks.dot_product_attention import attend
-from fastscribe.families.blocks.forms import Container, Optimised, fold_norm_, linear_from
+from fastscribe.families.blocks.forms import Container, Optimised, fold_norm_, joined
 from fastscribe.families.blocks.padding import Padding
 from fastscribe.families.blocks.time_conv import TimeConv
 from fastscribe.families.conformer.attention import MASKED_SCORE, relative_shift
@@ -164,9 +164,7 @@ class BlockAttention(nn.Module):
         self.linear_qkv: nn.Linear | None = None
 
     def fuse_(self) -> None:
-        self.linear_qkv = linear_from(
-            torch.cat([part.weight for part in (self.linear_q, self.linear_k, self.linear_v)])
-        )
+        self.linear_qkv = joined(self.linear_q, self.linear_k, self.linear_v)
         del self.linear_q, self.linear_k, self.linear_v
 
     def forward(self, x_BTD: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ from torch import nn
 
 from fastscribe.families.blocks.forms import linear_from
 from fastscribe.families.conformer.fused_layers import FusedBranches, Norm, add_product_
-from fastscribe.families.conformer.gpu_operations import choose_operations, no_triton
+from fastscribe.families.conformer.gpu_operations import choose_operations
 from fastscribe.families.conformer.operations import POSITION_ROWS_MULTIPLE, Operations
 from fastscribe.families.granite.encoder import (
     BlockAttention,
@@ -29,11 +29,11 @@ from fastscribe.families.granite.encoder import (
 
 
 def for_gpu_(encoder: GraniteEncoder, adds_products: bool) -> str | None:
-    """Convert an encoder, as conformer's fuse_for_gpu_(). Return a warning about unavailable optimisations, or None."""
+    """Convert an encoder, as conformer's for_gpu_(). Return a warning about unavailable optimisations, or None."""
     weight = encoder.input.weight
-    operations, reason = choose_operations(encoder.config, weight.dtype, weight.device, adds_products)
+    operations, refused = choose_operations(encoder.config, weight.dtype, weight.device, adds_products)
     fuse_(encoder, operations)
-    return None if reason is None else no_triton(reason)
+    return refused
 
 
 @torch.no_grad()

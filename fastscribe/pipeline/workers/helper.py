@@ -53,18 +53,15 @@ class _Helper:
             if isinstance(message, messages.Job):
                 self._work(message)
             else:
-                self._set_up(message)
+                self._stages = dict(message.stages)
+                self._kept_files.clear()
+                forget_objects()
 
     def _receive(self, message: Any) -> None:
         if isinstance(message, messages.Forget):
             self._kept_files.pop(message.index, None)
         else:
             self._queued.put(message)
-
-    def _set_up(self, setup: messages.Setup) -> None:
-        self._stages = dict(setup.stages)
-        self._kept_files.clear()
-        forget_objects()
 
     def _work(self, job: messages.Job) -> None:
         if job.folder != self._folder:

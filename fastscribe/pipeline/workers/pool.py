@@ -401,18 +401,14 @@ class WorkerPool:
                 process, message = self._events.get(wait and not number, _WAIT_S)
             except Empty:
                 return
-            if process is None:
-                self._hear(message)
+            if process is None:  # of no device
+                if isinstance(message, DeviceFailed):
+                    raise message
+                self._is_woken = False
                 continue
             slot = next((number for number, slot in enumerate(self._slots) if slot.process is process), None)
             if slot is not None:
                 yield from self._handle(slot, message)
-
-    def _hear(self, message: Any) -> None:
-        """Handle what is not of a device."""
-        if isinstance(message, DeviceFailed):
-            raise message
-        self._is_woken = False
 
     def _tell_lines(self) -> None:
         """Tell what helpers have said. The last one may die after the last batch."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 from fastscribe.audio.failures import to_failure
 from fastscribe.audio.media import is_held
 from fastscribe.errors import DeviceFailed
+from fastscribe.pipeline.interfaces import Texts
 from fastscribe.pipeline.stats import Stopwatch
 from fastscribe.pipeline.text_stage import LocalTexts
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
@@ -36,7 +37,7 @@ class _Gathered(NamedTuple):
     hypotheses: Sequence[Hypothesis | Row]
 
 
-class HelperTexts:
+class HelperTexts(Texts):
     """See Texts. Results come edited and rendered.
 
     Args:
@@ -68,9 +69,6 @@ class HelperTexts:
         if not isinstance(results, HypothesisColumns):
             return results
         return [Row(results, row) for row in range(len(results))]
-
-    def kept(self, result: Hypothesis) -> Hypothesis:
-        return result
 
     def first(self, parts: Sequence[DecodedUtterance]) -> Sequence[Transcript | Failure]:
         audio, given = parts[0][0].audio, cast("Sequence[tuple[Utterance, Hypothesis | Row]]", parts)

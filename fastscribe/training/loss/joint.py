@@ -202,17 +202,19 @@ class _JointLosses(torch.autograd.Function):
     def forward(ctx: Any, work: _Work, *tensors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         encoded_BTJ, _, weight_WJ, bias_W = tensors
         losses_B = torch.zeros(len(encoded_BTJ), device=encoded_BTJ.device)
-        gradients = _Gradients.zeros(*tensors) if work.wants_gradient else None
+        gradients = _Gradients(*tensors) if work.wants_gradient else None
         sizes = (weight_WJ.shape[1], len(weight_WJ), work.dtype.itemsize, work.max_nodes)
         limits = group_limits(encoded_BTJ.device.type, *sizes)
         groups = _groups(work.spoken.frame_lengths_B.tolist(), work.spoken.label_lengths_B.tolist(), limits)
         most_nodes = max((block[-1].stop for group in groups for block in group), default=0)
-        forward = _Forward.allocate(work, tensors, most_nodes)
+        forward = _Forward(work, tensors, most_nodes)
         with torch.autocast(encoded_BTJ.device.type, enabled=False):
             for group in groups:
                 rows = slice(group[0][0].row, group[-1][-1].row + 1)
                 losses_B[rows] = _group_losses(work, group, rows, forward, gradients)
-        ctx.gradients = () if gradients is None else gradients.to_input_dtypes(weight_WJ, bias_W)
+        if gradients is not None:
+            output = gradients.weight_WJ.to(weight_WJ.dtype), gradients.bias_W.to(bias_W.dtype)
+            ctx.gradients = (gradients.encoded_BTJ, gradients.predicted_BUJ, *output)
         ctx.mark_non_differentiable(losses_B)
         return finite_sum(losses_B), losses_B
 
@@ -340,28 +342,22 @@ def _groups(frames_B: list[int], labels_B: list[int], limits: GroupLimits) -> li
     return groups
 
 
-@dataclass(frozen=True)
 class _Forward:
-    """The joint network on one block after the other, in buffers that all of them share."""
+    """The joint network on one block after the other, in buffers that all of them share.
 
-    work: _Work
-    encoded_BTJ: torch.Tensor
-    predicted_BUJ: torch.Tensor
-    weight_WJ: torch.Tensor
-    bias_W: torch.Tensor
-    hidden_CJ: torch.Tensor
-    below_CJ: torch.Tensor
-    logits_CW: torch.Tensor
-    num_outputs: int  # without padding
+    Args:
+        work: the groups' common inputs.
+        tensors: the frames, the labels, and the output layer's weight and bias, which are converted here.
+        max_nodes: the largest block.
+    """
 
-    @classmethod
-    def allocate(cls, work: _Work, tensors: tuple[torch.Tensor, ...], max_nodes: int) -> _Forward:
-        """Convert the output layer, and make room for blocks of up to `max_nodes`."""
-        encoded_BTJ, predicted_BUJ, weight_WJ, bias_W = tensors
-        hidden_CJ, below_CJ = (weight_WJ.new_empty(max_nodes, weight_WJ.shape[1], dtype=work.dtype) for _ in range(2))
-        weight, bias = _pad_columns(weight_WJ.to(work.dtype)), _pad_columns(bias_W.to(work.dtype))
-        logits_CW = weight.new_empty(max_nodes, len(weight))
-        return cls(work, encoded_BTJ, predicted_BUJ, weight, bias, hidden_CJ, below_CJ, logits_CW, len(weight_WJ))
+    def __init__(self, work: _Work, tensors: tuple[torch.Tensor, ...], max_nodes: int) -> None:
+        self.work = work
+        self.encoded_BTJ, self.predicted_BUJ, weight_WJ, bias_W = tensors
+        self.num_outputs, width = weight_WJ.shape  # without padding
+        self.hidden_CJ, self.below_CJ = (weight_WJ.new_empty(max_nodes, width, dtype=work.dtype) for _ in range(2))
+        self.weight_WJ, self.bias_W = (_pad_columns(x.to(work.dtype)) for x in (weight_WJ, bias_W))
+        self.logits_CW = self.weight_WJ.new_empty(max_nodes, len(self.weight_WJ))
 
     def __call__(
         self, block: list[_Span], mask_CJ: torch.Tensor | None = None
@@ -400,19 +396,12 @@ class _Forward:
         return below_CJ
 
 
-@dataclass(frozen=True)
 class _Gradients:
     """Sums over the groups; the output layer's in float32."""
 
-    encoded_BTJ: torch.Tensor
-    predicted_BUJ: torch.Tensor
-    weight_WJ: torch.Tensor
-    bias_W: torch.Tensor
-
-    @classmethod
-    def zeros(cls, encoded_BTJ: torch.Tensor, predicted_BUJ: torch.Tensor, *output: torch.Tensor) -> _Gradients:
-        inputs = (torch.zeros_like(x) for x in (encoded_BTJ, predicted_BUJ))
-        return cls(*inputs, *(torch.zeros_like(x, dtype=torch.float32) for x in output))
+    def __init__(self, encoded_BTJ: torch.Tensor, predicted_BUJ: torch.Tensor, *output: torch.Tensor) -> None:
+        self.encoded_BTJ, self.predicted_BUJ = torch.zeros_like(encoded_BTJ), torch.zeros_like(predicted_BUJ)
+        self.weight_WJ, self.bias_W = (torch.zeros_like(x, dtype=torch.float32) for x in output)
 
     def add_output(self, gradient_CW: torch.Tensor, hidden_CJ: torch.Tensor) -> None:
         num_outputs = len(self.bias_W)
@@ -441,7 +430,3 @@ class _Gradients:
             summed_UJ = below_TUJ.sum(dim=0) if labels_UJ is None else labels_UJ + below_TUJ.sum(dim=0)
             self.predicted_BUJ[span.row, : span.num_columns] = summed_UJ
         return summed_UJ.float()
-
-    def to_input_dtypes(self, weight_WJ: torch.Tensor, bias_W: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return the four gradients in the order and dtypes of the input tensors."""
-        return (self.encoded_BTJ, self.predicted_BUJ, self.weight_WJ.to(weight_WJ.dtype), self.bias_W.to(bias_W.dtype))

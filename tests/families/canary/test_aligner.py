@@ -21,7 +21,8 @@ from fastscribe.transcriber import Transcriber
 from fastscribe.types import Failure, Hypothesis, Transcript
 from tests.conftest import AUDIO, MODELS, golden, refusal, waveform
 from tests.helpers import quick_yaml
-from tests.helpers.aligned_canary import CONFIG, RENAMED, WEIGHTS, contents, members, packed
+from tests.helpers.aligned_canary import CONFIG, WEIGHTS, aligner_members, contents
+from tests.helpers.archives import packed
 from tests.helpers.collate import batch_of
 
 NAMES = ("canary_aligned", "canary_aligned_letters")
@@ -169,7 +170,7 @@ def broken(files: dict[str, bytes], case: str) -> dict[str, bytes]:
     if case == "no config":
         return {name: content for name, content in files.items() if name != CONFIG}
     if case == "not a ctc model":
-        other = members(MODELS / "rnnt" / "model.nemo", RENAMED)
+        other = aligner_members(MODELS / "rnnt" / "model.nemo")
         return other | files | {CONFIG: other[CONFIG]}
     if case == "another rate":
         config["preprocessor"]["sample_rate"] = 8000
@@ -198,7 +199,7 @@ def test_broken_aligner(tmp_path: Path, case: str, message: str) -> None:
 
 
 def test_weights_of_another_shape(tmp_path: Path) -> None:
-    files = contents("canary_aligned") | {WEIGHTS: members(MODELS / "rnnt" / "model.nemo", RENAMED)[WEIGHTS]}
+    files = contents("canary_aligned") | {WEIGHTS: aligner_members(MODELS / "rnnt" / "model.nemo")[WEIGHTS]}
     checkpoint = read_checkpoint(packed(files, tmp_path / "model.nemo"))
     with pytest.raises(CheckpointError, match=r"weights do not match.*ctc\.output"):
         Recognizer.build(checkpoint, "cpu", "fp32", TIMED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Lock
@@ -56,14 +57,18 @@ def frames(encoder: Encoder, x_BTD: torch.Tensor, lengths_B: torch.Tensor) -> to
     return out_BTD[is_real_BT].float()
 
 
+def errors(exact: Encoder, forms: Iterable[Encoder], x_BTD: torch.Tensor, lengths_B: torch.Tensor) -> list[float]:
+    """How far the frames of each form are from those of float32, as a share of these."""
+    expected = frames(exact, x_BTD.float(), lengths_B)
+    return [float((frames(form, x_BTD, lengths_B) - expected).norm() / expected.norm()) for form in forms]
+
+
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_equal_to_the_plain_layers(dtype: str, changes: dict[str, Any]) -> None:
     """16-bit and 8-bit results are compared with float32's: ours are not farther from them than the plain layers'."""
     exact, plain, ours = plain_form("fp32", **changes), plain_form(dtype, **changes), cpu_form(dtype, **changes)
-    x_BTD, lengths_B = stream(dtype)
-    expected = frames(exact, x_BTD.float(), lengths_B)
-    of_plain, of_ours = ((frames(form, x_BTD, lengths_B) - expected).norm() / expected.norm() for form in (plain, ours))
+    of_plain, of_ours = errors(exact, (plain, ours), *stream(dtype))
     assert of_ours <= (1e-5 if dtype == "fp32" else 1.1 * of_plain + 1e-3)
 
 
@@ -77,18 +82,11 @@ def test_arrays_of_weights_are_copies() -> None:
 
 def test_what_the_loops_cover() -> None:
     """A form that silently fell back to the plain branches would pass every other test."""
-    covered = [
-        (False, False),
-        (False, True),
-        (False, False),
-        (False, False),
-        (True, False),
-        (True, False),
-        (True, True),
-    ]
-    for changes, expected in zip(VARIANTS, [*covered, (True, False)], strict=True):
+    plain_attention = [changes.get("attention") is not None for changes in VARIANTS]
+    plain_convolution = [changes.get("conv_norm") == "layer_norm" for changes in VARIANTS]
+    for changes, *expected in zip(VARIANTS, plain_attention, plain_convolution, strict=True):
         layer = cpu_form("fp32", **changes).layers.layers[0]
-        assert (isinstance(layer.self_attn, PlainBranch), isinstance(layer.conv, PlainBranch)) == expected
+        assert [isinstance(branch, PlainBranch) for branch in (layer.self_attn, layer.conv)] == expected
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -238,9 +236,7 @@ def test_large_activations(dtype: str) -> None:
         layer._norm_conv.weight_D *= 300.0
     for norm in ours.layers._norms:
         norm.weight_D *= 300.0
-    x_BTD, lengths_B = stream(dtype)
-    expected = frames(exact, x_BTD.float(), lengths_B)
-    of_plain, of_ours = ((frames(form, x_BTD, lengths_B) - expected).norm() / expected.norm() for form in (plain, ours))
+    of_plain, of_ours = errors(exact, (plain, ours), *stream(dtype))
     assert of_ours <= (1e-4 if dtype == "fp32" else 1.3 * of_plain + 1e-3)
 
 
@@ -260,12 +256,11 @@ def test_blocks_of_queries(dtype: str, blocks: int, monkeypatch: pytest.MonkeyPa
     """Each has its own positions, also the last one, which is shorter."""
     exact, ours = plain_form("fp32"), cpu_form(dtype)
     x_BTD, lengths_B = stream(dtype)
-    expected, whole = frames(exact, x_BTD.float(), lengths_B), frames(ours, x_BTD, lengths_B)
+    [error_of_whole] = errors(exact, [ours], x_BTD, lengths_B)
     monkeypatch.setattr(cpu_layers, "_QUERY_BLOCKS", blocks)
     monkeypatch.setattr(cpu_layers, "_MIN_QUERIES", 1)
     assert Stream(x_BTD, lengths_B, None).groups(4)[0].block == -(-23 // blocks)
-    divided = frames(ours, x_BTD, lengths_B)
-    error_of_whole, error = ((form - expected).norm() / expected.norm() for form in (whole, divided))
+    [error] = errors(exact, [ours], x_BTD, lengths_B)
     assert error <= (1e-5 if dtype == "fp32" else 1.1 * error_of_whole + 1e-3)
 
 

@@ -50,7 +50,7 @@ def ragged(num_mels: int = 20) -> Features:
     return Features(torch.randn(5, num_mels, 90), torch.tensor([90, 41, 7, 1, 0]))
 
 
-def difference(plain: Encoder, gpu_form: Encoder, features: Features) -> float:
+def difference(plain: nn.Module, gpu_form: nn.Module, features: Features) -> float:
     reference, ours = plain(features), gpu_form(features)
     assert torch.equal(reference.lengths_B, ours.lengths_B)
     assert ours.frames_BTD.isfinite().all()

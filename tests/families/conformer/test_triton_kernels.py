@@ -12,6 +12,7 @@ import inspect
 import math
 import os
 import sys
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -83,10 +84,10 @@ def check_subsampling(
 @needs_triton
 @pytest.mark.skipif(torch.cuda.is_available(), reason="Triton works here")
 def test_fallback_if_triton_fails() -> None:
-    operations, reason = choose_operations(model_config(), torch.float32, torch.device("cpu"))
+    operations, refused = choose_operations(model_config(), torch.float32, torch.device("cpu"))
     assert operations is TORCH
-    assert reason is not None and reason.startswith("Triton fails on this device (")
-    assert "\n" not in reason
+    assert refused is not None and refused.startswith("Triton kernels are unavailable (Triton fails on this device (")
+    assert "\n" not in refused
 
 
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(TORCH)])
@@ -131,26 +132,27 @@ def test_added_variants_only_for_fp8(name: str) -> None:
         find_wrong_operation(broken, model_config(), torch.float32, cpu, adds_products=True)
 
 
+def prepare_for_gpu(dtype: str, say: Callable[[str], None]) -> None:
+    encoder = random_encoder(small_config())
+    encoder.optimise_()
+    model: Any = SimpleNamespace(config=SimpleNamespace(encoder=small_config()), encoder=encoder)
+    model_building._prepare_for_gpu_(model, dtype, say)
+
+
 @pytest.mark.parametrize(("dtype", "adds"), [("bf16", False), ("fp32", False), ("fp8", True)])
 def test_dtype_selects_variants(monkeypatch: pytest.MonkeyPatch, dtype: str, adds: bool) -> None:
     """Runs on a simulated device: the CPU, without kernel selection and quantisation."""
     requests: list[bool] = []
     monkeypatch.setattr(fused_layers, "choose_operations", lambda *given: requests.append(given[3]) or (TORCH, None))
     monkeypatch.setattr("fastscribe.families.blocks.fp8.quantise_fp8_", lambda encoder: None)
-    encoder = random_encoder(small_config())
-    encoder.optimise_()
-    model: Any = SimpleNamespace(config=SimpleNamespace(encoder=small_config()), encoder=encoder)
-    model_building._prepare_for_gpu_(model, dtype, print)
+    prepare_for_gpu(dtype, print)
     assert requests == [adds]
 
 
 def test_a_refusal_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fastscribe.families.conformer.triton_kernels", None)
-    encoder = random_encoder(small_config())
-    encoder.optimise_()
-    model: Any = SimpleNamespace(config=SimpleNamespace(encoder=small_config()), encoder=encoder)
     heard = RefusedPaths(lambda line: None)
-    model_building._prepare_for_gpu_(model, "fp32", heard)
+    prepare_for_gpu("fp32", heard)
     assert heard.reasons.keys() == {"triton"} and heard.reasons["triton"].startswith("Triton cannot be imported (")
 
 
@@ -334,8 +336,8 @@ class TestOnTheDevice:
     @pytest.mark.parametrize(("width", "heads"), [(512, 8), (1024, 8)])
     def test_a_model_s_operations_are_right(self, dtype: torch.dtype, changes: dict, width: int, heads: int) -> None:
         config = model_config(d_model=width, num_heads=heads, conv_kernel=9, **changes)
-        operations, reason = choose_operations(config, dtype, torch.device("cuda"), adds_products=True)
-        assert reason is None
+        operations, refused = choose_operations(config, dtype, torch.device("cuda"), adds_products=True)
+        assert refused is None
         assert operations is not TORCH
 
     def test_offsets_beyond_32_bits(self, triton: Operations) -> None:

@@ -33,6 +33,7 @@ from fastscribe.transcriber import Transcriber
 from fastscribe.types import Features, Hypothesis
 from scripts.shapes import SHAPES
 from tests.conftest import AUDIO, MODELS, golden, refusal, waveform
+from tests.families.conformer.test_fused_layers import difference
 from tests.helpers.collate import batch_of
 from tests.helpers.granite_folder import (
     PROCESSOR_CONFIG,
@@ -195,13 +196,6 @@ def ragged(num_mels: int = 12) -> Features:
     lengths_B = torch.tensor([602, 601, 512, 514, 41, 2, 0])
     mel_BMT = torch.randn(7, num_mels, 602)
     return Features(mel_BMT.masked_fill(torch.arange(602) >= lengths_B[:, None, None], 0.0), lengths_B)
-
-
-def difference(one: GraniteEncoder, other: GraniteEncoder, features: Features) -> float:
-    ours, theirs = one(features), other(features)
-    assert torch.equal(ours.lengths_B, theirs.lengths_B) and ours.frames_BTD.isfinite().all()
-    real_BT = torch.arange(ours.frames_BTD.shape[1]) < ours.lengths_B[:, None]
-    return float((ours.frames_BTD - theirs.frames_BTD)[real_BT].float().abs().max())
 
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)

@@ -347,7 +347,7 @@ def test_joint_in_bfloat16(weights: torch.dtype) -> None:
 
 
 def test_joint_float16_sums() -> None:
-    gradients = joint._Gradients.zeros(*(torch.zeros(1, 2, 3) for _ in range(2)), torch.zeros(5, 3), torch.zeros(5))
+    gradients = joint._Gradients(*(torch.zeros(1, 2, 3) for _ in range(2)), torch.zeros(5, 3), torch.zeros(5))
     rows = 50_000
     gradients.add_output(*(torch.full((rows, n), 1.5, dtype=torch.float16) for n in (5, 3)))
     torch.testing.assert_close(gradients.weight_WJ, torch.full((5, 3), 2.25 * rows), rtol=1e-3, atol=0)
