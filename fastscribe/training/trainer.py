@@ -508,12 +508,11 @@ class Trainer:
             self.folder.check_no_models()
             return None
         stored = state["fingerprint"]
-        different = [
-            named_difference(name, stored[name], value)
-            for name, value in self._fingerprint.items()
-            if stored[name] != value
-        ]
-        if different:
+        changed = {name: value for name, value in self._fingerprint.items() if stored[name] != value}
+        if "vocabulary" in changed:
+            changed.pop("data", None)  # whose texts are in the vocabulary's pieces, and may be the same
+        if changed:
+            different = [named_difference(name, stored[name], value) for name, value in changed.items()]
             last = self.folder.last
             further = f"; --init {last} in another folder trains its model further" if last.exists() else ""
             raise UsageError(

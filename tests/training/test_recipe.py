@@ -53,6 +53,10 @@ def test_sections_and_paths(tmp_path: Path) -> None:
         ({"data": {"train": "a"}, "optimiser": {"betas": [1]}}, "optimiser.betas: [1] is not a list of 2"),
         ({"data": {"train": "a"}, "augment": {"speeds": 1.0}}, "augment.speeds: 1.0 is not a list"),
         ({"data": {"train": "a"}, "augment": {"speeds": [3.0]}}, "speeds"),
+        (
+            {"data": {"train": "a"}, "augment": {"noise_db": [30, 5]}},
+            "augment.noise_db (30.0, 5.0): the least comes first",
+        ),
         ({"data": {"train": "a"}, "optimiser": 3}, "optimiser: not a mapping"),
         ({"data": {"train": "a"}, "optimiser": {"lr": 1}}, "optimiser.lr: no such key; optimiser.learning_rate?"),
         ({"data": {"train": "a"}, "run": {"epochs": 1.5}}, "run.epochs: 1.5 is not a whole number from 0"),
