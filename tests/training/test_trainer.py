@@ -323,7 +323,9 @@ def test_validation_share_of_few(tmp_path: Path, num_recordings: int, share: flo
     training_data = prepare(
         parse_recipe(recipe_for(tmp_path, texts, share), tmp_path / "recipe.yaml"), None, said.append
     )
-    said = [line for line in said if not line.startswith(("validation: ", "texts to validate with"))]
+    said = [
+        line for line in said if not line.startswith(("validation: ", "texts to validate with", "to train on: rows"))
+    ]
     num_taken = len(training_data.validation)
     assert num_taken + len(training_data.corpus.examples) == num_recordings
     if expected > 10:
