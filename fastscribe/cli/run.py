@@ -37,6 +37,7 @@ from fastscribe.cli.run_messages import (
     say_shard,
     say_summary,
     stopped_hint,
+    wordless_line,
 )
 from fastscribe.cli.run_part import TranscribeJob
 from fastscribe.cli.terminal import failure_line, filter_mpg123_messages, say, show_table
@@ -281,7 +282,9 @@ def _write_all(
         output.flush()
     transcriber.progress.left_out, transcriber.progress.repeats = listing.left_out, listing.repeats
     found = [line for part in job.parts for line in part.lines]
-    for line in [*(others.lines if others else ()), *found, *transcriber.lines]:
+    has_several = transcriber.progress.files > 1 or not job.output.is_stdout
+    wordless = wordless_line(transcriber.progress) if has_several and not job.quiet else ""
+    for line in filter(None, [*(others.lines if others else ()), *found, *transcriber.lines, wordless]):
         bar.say(line)
     return run_stats(transcriber, perf_counter() - start, job.price_per_hour)
 

@@ -65,6 +65,14 @@ def recording_lines(audio: AudioInfo, options: Options) -> Iterator[tuple[str, s
             yield "surround", f"{audio.path}: {note}; {others}; rows of such recordings have audio_notes"
 
 
+def wordless_line(progress: Progress) -> str:
+    """Return the line about recordings of which no word was recognised: music, silence of a dead microphone; "" without any."""
+    number, names = progress.wordless, progress.first_wordless
+    more = f" and {number - len(names):,} more" if number > len(names) else ""
+    has = "has" if number == 1 else "have"
+    return f"{count_of(number, 'recording')} {has} no words: {', '.join(names)}{more}" if number else ""
+
+
 def say_summary(job: TranscribeJob, stats: RunStats) -> None:
     """Print what a run did, in three lines; a run to stdout without a price has two."""
     failed = f", {stats.failed:,} of them failed" if stats.failed else ""
