@@ -97,7 +97,9 @@ def _to_look_at(recorded: Mapping[str, Any]) -> Iterator[Html]:
     for path, confidence, num in recorded["uncertain"]:
         rows.append((path, f"mean confidence {confidence:.2f} of {count_of(num, 'word')}"))
     if rows:
-        note = markup.paragraph("Those with the most speech without words, without any word, and of the lowest confidence.")
+        note = markup.paragraph(
+            "Those with the most speech without words, without any word, and of the lowest confidence."
+        )
         yield markup.section("Files to look at", note, markup.listed(rows))
 
 
