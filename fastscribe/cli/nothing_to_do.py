@@ -32,6 +32,8 @@ from fastscribe.results.output import JournaledOutput, check_overwrite, last_run
 from fastscribe.types import Failure, Source
 from fastscribe.version import __version__
 
+_NO_STATS = ("request", "language", "speaker_names")  # of what a run states
+
 
 def request_of(job: TranscribeJob) -> str | None:
     """Return a digest of all that decides a run's results besides its inputs, as the command states it.
@@ -135,7 +137,7 @@ def _stats(output: JournaledOutput, listing: Listing, wall_s: float) -> RunStats
     counts: dict[str, Any] = dict.fromkeys(("files", "failed", "padded_frames", "real_frames", "peak_bytes"), 0)
     return RunStats(
         **counts,
-        **{name: value for name, value in output.journal.facts.items() if name not in ("request", "speaker_names")},
+        **{name: value for name, value in output.journal.facts.items() if name not in _NO_STATS},
         audio_s=0.0,
         load_s=0.0,
         wall_s=wall_s,

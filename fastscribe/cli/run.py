@@ -44,6 +44,7 @@ from fastscribe.cli.terminal import failure_line, filter_mpg123_messages, say, s
 from fastscribe.config import DtypeName, DtypePolicy, FloatDtypeName, Options
 from fastscribe.errors import DeviceFailed, DeviceUnusable, FastscribeError
 from fastscribe.fast_paths import RefusedPath, RefusedPaths
+from fastscribe.languages import written_language
 from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
@@ -407,7 +408,9 @@ def facts_of(job: TranscribeJob, transcriber: Transcriber) -> dict[str, Any]:
 
     stats = run_stats(transcriber, 0.0, job.price_per_hour)
     names = ("device", "dtype", "usd_per_hour", "price_source", "versions")
-    return {"request": request_of(job), **{name: getattr(stats, name) for name in names}}
+    options = transcriber.options
+    language = written_language((options.target_language, options.language), transcriber.known_languages)
+    return {"request": request_of(job), "language": language, **{name: getattr(stats, name) for name in names}}
 
 
 # The time since this process started.

@@ -416,9 +416,9 @@ def check_same_settings(where: Path | str, before: Mapping[str, Any], fingerprin
         return
     differences = "; ".join(f"{name} was {_shown(before, name)}, is {_shown(now, name)}" for name in names)
     why = ", which needs decoding again" if names == ["--tokens"] and now["--tokens"] else ""
+    start_over = "" if "export" in now else ", or --overwrite to start over"  # which export does not have
     raise UsageError(
-        f"{where}: holds results of a run with other settings ({differences}{why}): use another folder, or "
-        "--overwrite to start over"
+        f"{where}: holds results of a run with other settings ({differences}{why}): use another folder{start_over}"
     )
 
 
