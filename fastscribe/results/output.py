@@ -50,6 +50,7 @@ from fastscribe.results.stored import NotAResult
 from fastscribe.types import BoolArray, Failure, Source, Transcript
 
 _NAMES = "speaker_names"  # in what a journal's runs state
+_MAX_NAMES = 3  # of results that a message names
 _REMOVED_AT_ONCE = 1000
 _REMOVE_TIMEOUT_S = 5.0  # until another shard of this run must have removed what both find
 
@@ -284,8 +285,7 @@ class JournaledOutput:
 
     def totals(self) -> Totals:
         """Return what the place holds once this run has finished."""
-        journal = self.journal
-        is_counted = ~journal.is_replaced & (journal.is_in_this_run | ~journal.entries["for_list"]) & journal.is_live
+        journal, is_counted = self.journal, self._is_counted
         before = journal.entries[is_counted]
         return Totals(
             files=self._new.files + len(before),
@@ -293,6 +293,17 @@ class JournaledOutput:
             audio_s=self._new.audio_s + float(before["audio_s"].sum()),
             not_given=int((is_counted & ~journal.is_in_this_run).sum()),
         )
+
+    def first_not_given(self) -> list[str]:
+        """Return the ids of the first of the results that totals() counts as not given, before close()."""
+        entry_indices = np.flatnonzero(self._is_counted & ~self.journal.is_in_this_run)[:_MAX_NAMES]
+        return [self.journal.entry(entry_index).id for entry_index in entry_indices.tolist()]
+
+    @property
+    def _is_counted(self) -> BoolArray:
+        journal = self.journal
+        is_given: BoolArray = journal.is_in_this_run | ~journal.entries["for_list"]
+        return is_given & ~journal.is_replaced & journal.is_live
 
     def write_report(self, content: bytes, *, is_idle: bool = False) -> None:
         """Have `close` write the report last and durably: `merge` takes it as proof that the run is complete.
