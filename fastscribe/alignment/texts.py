@@ -128,7 +128,8 @@ class Texts:
         text, encoding = decode(content)
         format = format_of(text, file.suffix.lower())
         if format is None:
-            return {"text": _utf_8(content, file, path)}
+            text = _utf_8(content, file, path)
+            return {"text": without_markup(text) if file.suffix.lower() == ".md" else text}
         try:
             words, cues = read_subtitles(text, format, encoding)
         except NoCues as error:
@@ -162,6 +163,9 @@ _MARKS = frozenset(_DASHES + _MUSIC + "*~_•…<>|/\\.,:;!?\"'")
 _LEADING = re.compile(f"[{re.escape(f'>*•{_DASHES}{_MUSIC}')}\\s]+")
 _LABEL = re.compile(r"([^:\n]{1,40}?)\s*:(?=\s|$)")
 _MAX_LABEL_WORDS = 4
+# Of a paragraph in our Markdown: its time and its speaker, and characters that are no markup.
+_TIME_AND_SPEAKER = re.compile(r"(?:\[[\d:]+\]\s*)?(?:\*\*(.+?)\*\*(?=:))?")
+_ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
 _OWN_NAME = re.compile(r"(?:channel|speaker) \d+")  # of a speaker without a name (--speakers)
 
 
@@ -246,6 +250,12 @@ def _spoken(cues: Sequence[Sequence[str]]) -> list[str]:
     ]
     labels = _labels((line for one in lines for line in one), len(cues))
     return [" ".join(word for line in one for word in _words(line, labels)) for one in lines]
+
+
+def without_markup(text: str) -> str:
+    """Return Markdown, as `-f md` writes it, as `-f txt` writes it: without headings and times. Lines keep their numbers."""
+    lines = ("" if line.startswith("#") else _TIME_AND_SPEAKER.sub(r"\1", line, count=1) for line in text.splitlines())
+    return _ESCAPED.sub(r"\1", "\n".join(lines))
 
 
 def without_names(text: str) -> tuple[str, list[str | None]]:

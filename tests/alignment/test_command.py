@@ -174,6 +174,11 @@ def test_files_of_texts(tmp_path: Path) -> None:
     for file in FILES:
         shutil.copy(file, audio)
     (texts / f"{FILES[0].stem}.txt").write_text(SENTENCE, encoding="utf-8")
+    dialogue = SENTENCE.replace(", ", ",\n\n[00:03] **Berta**: ")
+    (tmp_path / "talk.md").write_text(f"# a\\_b (00:24)\n\n[00:00] **Anna**: {dialogue}\n", encoding="utf-8")
+    [of_markdown] = rows(align(FILES[0], "--text", tmp_path / "talk.md").stdout)
+    assert of_markdown["pred_text"] == SENTENCE and of_markdown["pred_speakers"] == ["Anna", "Berta"]
+    assert [one["line"] for one in of_markdown["segments"]] == [3, 5]
     (texts / f"{FILES[0].stem}.srt").write_text("1\n0:0 --> 0:1\nother words\n", encoding="utf-8")
     (texts / f"{FILES[1].stem}.vtt").write_bytes(f"WEBVTT\n\n0:0 --> 0:1\n{TEXTS[FILES[1].name]} é\n".encode("latin-1"))
     (texts / f"{FILES[2].stem}.ass").write_text("[Script Info]\n", encoding="utf-8")
