@@ -128,15 +128,20 @@ class Texts:
         text, encoding = decode(content)
         format = format_of(text, file.suffix.lower())
         if format is None:
-            text = _utf_8(content, file, path)
-            return {"text": without_markup(text) if file.suffix.lower() == ".md" else text}
-        try:
-            words, cues = read_subtitles(text, format, encoding)
-        except NoCues as error:
-            raise AudioError(path, f"{os.fspath(file)}: {error}: no subtitles to align") from None
+            if content.startswith(_DOCUMENTS):
+                raise AudioError(path, f"{os.fspath(file)}: a document, not text: save it as text in UTF-8")
+            if encoding is not None and (found := _NO_TEXT.search(text)):
+                raise AudioError(path, f"{os.fspath(file)}: not text at character {found.start()}: save it as UTF-8")
+            fields: dict[str, Any] = {"text": without_markup(text) if file.suffix.lower() == ".md" else text}
+        else:
+            try:
+                words, cues = read_subtitles(text, format, encoding)
+            except NoCues as error:
+                raise AudioError(path, f"{os.fspath(file)}: {error}: no subtitles to align") from None
+            fields = {"text": words, "subtitles": cues}
         if encoding is not None:
             self.encodings[file] = encoding
-        return {"text": words, "subtitles": cues}
+        return fields
 
     def _for_several(self) -> UsageError:
         return UsageError(
@@ -144,16 +149,8 @@ class Texts:
         )
 
 
-def _utf_8(content: bytes, file: Path, path: str) -> str:
-    if content.startswith(_DOCUMENTS):
-        raise AudioError(path, f"{os.fspath(file)}: a document, not text: save it as text in UTF-8")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise AudioError(path, f"{os.fspath(file)}: not valid UTF-8 at byte {error.start}: save it as UTF-8") from None
-
-
 OTHER_SUBTITLES = frozenset((".dfxp", ".itt", ".lrc", ".sami", ".sbv", ".scc", ".smi", ".stl", ".sub", ".ttml", ".usf"))
+_NO_TEXT = re.compile("[\0-\b\x0e-\x1f\ufffd]")
 _SNIFFED_LINES = 20  # without a timing line among them, a file is a text
 _SOUNDS = re.compile(
     r"\[[^\[\]]*\]|\([^()]*\)|\{[^{}]*\}|（[^（）]*）|【[^【】]*】|［[^［］]*］|〔[^〔〕]*〕|\*[^*\n]+\*"
