@@ -188,7 +188,7 @@ def test_a_folder_that_is_elsewhere_is_not_decoded_again(scene: Scene) -> None:
 
 
 def test_a_subfolder_that_was_renamed_is_named_and_decoded_again(scene: Scene) -> None:
-    """Unless it is told: a line before the model loads has the option. Another comes at the end, and names the old results."""
+    """A line before the model loads has the option that takes the results over. Another names the old results at the end."""
     for name in ("a.flac", "b.flac", "c.flac", "w2/d.flac"):
         scene.recording(name, "two" if name == "w2/d.flac" else "one")
     assert scene.transcribe() == 0
