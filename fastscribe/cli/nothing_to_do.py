@@ -28,9 +28,11 @@ from fastscribe.pipeline.stats import RunStats
 from fastscribe.pipeline.windows import expected_sources
 from fastscribe.results.fingerprint import content_digests, fingerprint
 from fastscribe.results.moved import MovedLine
-from fastscribe.results.output import JournaledOutput, last_run, moved_line_of, open_journaled
+from fastscribe.results.output import JournaledOutput, check_overwrite, last_run, moved_line_of, open_journaled
 from fastscribe.types import Failure, Source
 from fastscribe.version import __version__
+
+_NO_STATS = ("request", "language", "speaker_names")  # of what a run states
 
 
 def request_of(job: TranscribeJob) -> str | None:
@@ -66,7 +68,9 @@ def end_if_done(job: TranscribeJob, listing: Listing) -> JournaledOutput | None:
     is_stream = STDIN in run.inputs  # whose next line may come late
     start, output, all_done = perf_counter(), None if is_stream else _earlier(job), False
     if output is None:
-        if not (run.overwrite or (is_stream and run.moved is not None)):
+        if run.overwrite:
+            _check_overwrite(job, listing.ahead(MAX_WAIT_S))
+        elif not (is_stream and run.moved is not None):
             check_moved(job, listing.ahead(MAX_WAIT_S if is_stream else None), partial(moved_line_of, run))
         return None
     try:
@@ -113,6 +117,16 @@ def check_moved(
         say(text)
 
 
+def _check_overwrite(job: TranscribeJob, inputs: Iterable[Source | Failure]) -> None:
+    """Print how many results --overwrite removes. Raises UsageError as output.check_overwrite()."""
+    try:
+        check_overwrite(
+            job.output, expected_sources(inputs, None, job.options), (lambda line: None) if job.quiet else say
+        )
+    except OSError as error:
+        raise unusable_folder(job.output.where, error) from error
+
+
 def report_of(output: JournaledOutput, stats: RunStats) -> bytes:
     """Return the content of report.json."""
     return (json.dumps({**stats.to_json(), "request": output.facts["request"]}, indent=2) + "\n").encode()
@@ -123,7 +137,7 @@ def _stats(output: JournaledOutput, listing: Listing, wall_s: float) -> RunStats
     counts: dict[str, Any] = dict.fromkeys(("files", "failed", "padded_frames", "real_frames", "peak_bytes"), 0)
     return RunStats(
         **counts,
-        **{name: value for name, value in output.journal.facts.items() if name not in ("request", "speaker_names")},
+        **{name: value for name, value in output.journal.facts.items() if name not in _NO_STATS},
         audio_s=0.0,
         load_s=0.0,
         wall_s=wall_s,

@@ -413,11 +413,16 @@ def check_same_settings(where: Path | str, before: Mapping[str, Any], fingerprin
     names = [name for name in {**before, **now} if _shown(before, name) != _shown(now, name)]
     if not names:
         return
-    differences = "; ".join(f"{name} was {_shown(before, name)}, is {_shown(now, name)}" for name in names)
+    differences = "; ".join(
+        f"{name}: other phrases were given"  # of which the fingerprint has digests
+        if name == "--boost" and name in before and name in now
+        else f"{name} was {_shown(before, name)}, is {_shown(now, name)}"
+        for name in names
+    )
     why = ", which needs decoding again" if names == ["--tokens"] and now["--tokens"] else ""
+    start_over = "" if "export" in now else ", or --overwrite to start over"  # which export does not have
     raise UsageError(
-        f"{where}: holds results of a run with other settings ({differences}{why}): use another folder, or "
-        "--overwrite to start over"
+        f"{where}: holds results of a run with other settings ({differences}{why}): use another folder{start_over}"
     )
 
 

@@ -94,6 +94,27 @@ def test_the_report_of_the_run_that_did_the_work_stays_and_events_are_of_each_ru
     assert json.loads(report.read_bytes()) | {"files": 1} == json.loads(report.read_bytes())
 
 
+def test_overwrite_says_what_it_removes_and_does_not_remove_other_results_for_single_files(
+    clips: Path, tmp_path: Path
+) -> None:
+    command = ("-m", MODEL, "-o", tmp_path / "out", "--overwrite")
+    assert fastscribe("transcribe", clips, *command).stderr.count("--overwrite") == 0
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    refused = WARM.python(
+        f"{NO_MODEL}from fastscribe.cli import main\nmain()", "transcribe", clips / FIRST.name, *command
+    )
+    assert refused.returncode == 2 and "--overwrite would also remove 1 result of other recordings" in refused.stderr
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+    again = fastscribe("transcribe", *sorted(clips.iterdir()), *command)
+    assert again.returncode == 0 and "--overwrite" not in again.stderr
+    (clips / FIRST.name).unlink()
+    for quiet, number in (((), 1), (("-q",), 0)):
+        fewer = fastscribe("transcribe", clips, *command, *quiet)
+        assert fewer.returncode == 0
+        assert fewer.stderr.count("--overwrite removes 2 results of earlier runs") == number
+    assert len((tmp_path / "out" / "transcripts.jsonl").read_text("utf-8").splitlines()) == 1
+
+
 _FEW_AHEAD = """if True:
     import sys
     from fastscribe.cli import listing, main

@@ -187,6 +187,25 @@ def test_a_folder_that_is_elsewhere_is_not_decoded_again(scene: Scene) -> None:
     assert scene.transcribe(third, more=("--moved", "none")) == 0 and len(scene.rows()) == 12
 
 
+def test_a_subfolder_that_was_renamed_is_named_and_decoded_again(scene: Scene) -> None:
+    """A line before the model loads has the option that takes the results over. Another names the old results at the end."""
+    for name in ("a.flac", "b.flac", "c.flac", "w2/d.flac"):
+        scene.recording(name, "two" if name == "w2/d.flac" else "one")
+    assert scene.transcribe() == 0
+    old, new = scene.inputs / "w2", scene.inputs / "w3"
+    scene.recording("c2.flac", "two")  # of the size of d.flac, and of another name
+    assert scene.transcribe() == 0 and "--moved" not in scene.said
+    old.rename(new)
+    assert (
+        scene.transcribe(more=("--dry-run",)) == 0
+        and f"1 input without a result: --moved {old}={new} takes" in scene.said
+    )
+    assert scene.transcribe(code=NO_MODEL, more=("--moved", f"{old}={new}")) == 0 and len(scene.rows()) == 5
+    (new / "d.flac").rename(new / "e.flac")
+    assert scene.transcribe() == 0 and "--moved" not in scene.said
+    assert "1 result is of an input not given this time: w2/d.flac" in scene.said
+
+
 @in_a_folder
 def test_a_folder_that_is_elsewhere_gets_more_recordings(scene: Scene) -> None:
     """The same --moved goes on when it has taken over what there is."""
