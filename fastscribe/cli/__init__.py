@@ -117,11 +117,9 @@ def _report_error(error: Exception) -> int:
 
 def _may_pass(error: BaseException | None) -> bool:
     """Return True if a store out of reach or a full disk caused the error: the same command may succeed later."""
-    while error is not None:
-        if isinstance(error, OSError) and (error.errno in _PASSING or (isinstance(error, RemoteError) and error.may_pass)):
-            return True
+    while error is not None and not isinstance(error, OSError):
         error = error.__cause__
-    return False
+    return error is not None and (error.errno in _PASSING or (isinstance(error, RemoteError) and error.may_pass))
 
 
 def _is_out_of_memory(error: Exception) -> bool:
