@@ -56,7 +56,7 @@ def iter_members(path: str, left_out: Counter[str] | None = None) -> Iterator[tu
 
 
 def _has_end(path: str, offset: int) -> bool:
-    """Return True if an archive's end is where its members end. Raises NotAList for anything else, which tarfile passes over."""
+    """Return True if an archive's end is where its members end. Raises NotAList for anything else, which tarfile lets pass."""
     with open(path, "rb") as file:
         file.seek(offset)
         block = file.read(tarfile.BLOCKSIZE)
