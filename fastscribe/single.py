@@ -67,8 +67,10 @@ def transcribe(
     [result] = found
     if isinstance(result, Failure):
         raise AudioError(result.path, result.message)
-    if is_packaged(model) and options.beam is None and options.decoder is None:
-        _say_beyond(result)
+    is_usual = is_packaged(model) and options.beam is None and options.decoder is None
+    if is_usual and (why := why_beyond(result)) is not None:
+        large = f'fastscribe.transcribe(.., model="{LARGE_MODEL}")'
+        log_to_stderr(f"{result.audio.path} is beyond {PACKAGED_NAME} ({why}); with a large one: {large}")
     return result
 
 
@@ -79,13 +81,6 @@ def _loaded(model: str | Path, device: str, dtype: str, options: Options) -> Tra
     if is_packaged(model):
         log_to_stderr(f'{PACKAGED_NAME} is loaded; a large one is more accurate: model="{LARGE_MODEL}"')
     return Transcriber.load(model, device, dtype, options)
-
-
-def _say_beyond(result: Transcript) -> None:
-    """Say on stderr if a recording is beyond the packaged model."""
-    if (why := why_beyond(result)) is not None:
-        large = f'fastscribe.transcribe(.., model="{LARGE_MODEL}")'
-        log_to_stderr(f"{result.audio.path} is beyond {PACKAGED_NAME} ({why}); with a large one: {large}")
 
 
 def _check_one(audio: object) -> None:

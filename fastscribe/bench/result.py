@@ -99,11 +99,7 @@ def _leave_unfinished(
     name: str, device: torch.device, found: dict[str, Any], case_keys: Sequence[str], path: Path | None
 ) -> None:
     try:
-        made = document(name, device, found, case_keys, complete=False)
-    except RuntimeError:  # a device that failed answers no query
-        made = not_measured(name, {**found, "complete": False}, case_keys)
-    try:
-        leave(made, path)
+        leave(document(name, device, found, case_keys, complete=False), path)
     except (OutputError, OSError) as error:  # the exception under way sets the exit code
         say(str(error))
     say(f"{len(found['rows'])} measured before it ended: left as a result that is not complete")
@@ -187,30 +183,24 @@ def document(
     case_keys: Sequence[str],
     complete: bool = True,
 ) -> dict[str, Any]:
-    """`results` has the settings and "rows"."""
+    """`results` has the settings and "rows". One that is not complete has no machine if the device answers no query."""
     from fastscribe.bench import machine
 
     missing = {key for row in results["rows"] for key in case_keys if key not in row}
     assert not missing, f"rows without {missing}"
-    return {
-        **_head(name, case_keys),
-        "device": str(device),
-        "complete": complete,
-        **results,
-        "machine": machine.facts(device, Path.cwd()),
-    }
-
-
-def not_measured(name: str, results: Mapping[str, Any], case_keys: Sequence[str]) -> dict[str, Any]:
-    """A document without a machine, of a device that answers no query."""
-    return {**_head(name, case_keys), **results}
-
-
-def _head(name: str, case_keys: Sequence[str]) -> dict[str, Any]:
-    return {
+    found = {
         "benchmark": name,
         "fastscribe": __version__,
         "date": datetime.now(timezone.utc).date().isoformat(),
         "command": shlex.join(["fastscribe", *sys.argv[1:]]),
         "case_keys": list(case_keys),
+        "device": str(device),
+        "complete": complete,
+        **results,
     }
+    try:
+        return found | {"machine": machine.facts(device, Path.cwd())}
+    except RuntimeError:  # the device has failed
+        if complete:
+            raise
+        return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,9 +14,6 @@ from fastscribe.cli.terminal import say
 from fastscribe.errors import UsageError
 from fastscribe.results.merge import merge as merge_folders
 from fastscribe.results.merge import merge_store
-
-if TYPE_CHECKING:
-    from fastscribe.results.merge import MergeResult
 
 
 @app.command(short_help="Merge the results of the shards of a run.", epilog="Example: fastscribe merge out")
@@ -39,8 +36,14 @@ def merge(
     if output_dir is None and len(folders) > 1:
         raise typer.BadParameter("several folders need --output-dir")
     destination = output_dir or folders[0]
+    urls = [name for name in (*folders, destination) if is_url(name)]
+    if urls and (set(urls) != {destination} or len(urls) != len(folders) + 1):
+        raise UsageError(f"{urls[0]}: shards at a URL are merged there: name this URL alone")
     try:
-        merged = _merge(folders, destination, ordered)
+        if urls:
+            merged = merge_store(destination, ordered)
+        else:
+            merged = merge_folders([Path(folder) for folder in folders], Path(destination), ordered)
     except OSError as error:
         raise UsageError(f"{error.filename or destination}: {error.strerror or error}") from error
     files = sum(len(result.entries) for result in merged.results)
@@ -50,13 +53,3 @@ def merge(
             say(f"{what}: {', '.join(f'{number}/{merged.count}' for number in numbers)}")
     if merged.missing or merged.incomplete or not allowed.allow(merged.failed, files):
         raise typer.Exit(1)
-
-
-def _merge(folders: list[str], destination: str, ordered: bool) -> MergeResult:
-
-    urls = [name for name in (*folders, destination) if is_url(name)]
-    if not urls:
-        return merge_folders([Path(folder) for folder in folders], Path(destination), ordered)
-    if set(urls) != {destination} or len(urls) != len(folders) + 1:
-        raise UsageError(f"{urls[0]}: shards at a URL are merged there: name this URL alone")
-    return merge_store(destination, ordered)

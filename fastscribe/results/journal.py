@@ -22,14 +22,13 @@ from unicodedata import normalize
 import numpy as np
 
 from fastscribe._system.safe_open import safe_open
-from fastscribe.config import OUTPUT_FORMATS
+from fastscribe.config import FILE_FORMATS
 from fastscribe.errors import UsageError
 from fastscribe.types import BoolArray, RecordArray, UInt64Array
 
 VERSION = 3
 HEADER_KEY = "fastscribe_journal"
 HEADER_START = f'{{"{HEADER_KEY}":'.encode()
-FILE_FORMATS = tuple(format for format in OUTPUT_FORMATS if format != "jsonl")
 _MAX_LAYOUTS = 255  # distinct ones in one journal
 SYNCED = b'{"synced": true}\n'
 _RUN_START = b'{"run": '

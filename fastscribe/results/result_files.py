@@ -12,11 +12,11 @@ from zlib import crc32
 
 import numpy as np
 
-from fastscribe.config import OutputStyle, SpeakerNames
+from fastscribe.config import FILE_FORMATS, OutputStyle, SpeakerNames
 from fastscribe.results.committer import Committer, is_ours, without_frames
 from fastscribe.results.fingerprint import layout_keys
 from fastscribe.results.formats.writers import LAID_OUT, content_of
-from fastscribe.results.journal import FILE_FORMATS, NO_FILE, NO_STATE, Entry, FileMark, Journal, PendingInput
+from fastscribe.results.journal import NO_FILE, NO_STATE, Entry, FileMark, Journal, PendingInput
 from fastscribe.results.names import Names
 from fastscribe.results.storage import ROWS, Item, NewFile, Storage
 from fastscribe.results.stored import to_result

@@ -17,8 +17,8 @@ from fastscribe.audio.failures import printable, system_problem
 from fastscribe.audio.formats import MANIFEST_EXTENSIONS, extension
 from fastscribe.audio.json_lines import NotJsonLines, numbered_rows
 from fastscribe.audio.manifest import parse_row
+from fastscribe.config import FILE_FORMATS
 from fastscribe.errors import ManifestError, UsageError
-from fastscribe.results.journal import FILE_FORMATS
 
 _REPORT_NAME = re.compile(r"report(\.shard-\d+-of-\d+)?\.json", re.ASCII)
 _ROWS_NAME, _SHARD_ROWS = "transcripts.jsonl", "transcripts.shard-*-of-*.jsonl"  # the names in output folders

@@ -14,7 +14,7 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from fastscribe.bench import result
+from fastscribe.bench import machine, result
 from fastscribe.cli import app
 from fastscribe.errors import OutputError, UsageError
 from tests.conftest import AUDIO
@@ -123,7 +123,7 @@ def test_lost_device_keeps_measured_rows(capsys: pytest.CaptureFixture[str], mon
     def lost(*_: object, **__: object) -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    monkeypatch.setattr(result, "document", lost)
+    monkeypatch.setattr(machine, "facts", lost)
     with pytest.raises(ZeroDivisionError):
         measure_until(ZeroDivisionError(), [ROW], None)
     left = last(capsys)

@@ -217,10 +217,7 @@ def _with_tokenizer(tokenizer: Any) -> Checkpoint:
 LETTERS = [chr(0x4E00 + i) for i in range(192)]
 REFUSED = {
     "canary": (lambda: checkpoint(MODELS / "canary"), "attention decoder"),
-    "jasper": (
-        lambda: checkpoint(MODELS / "jasper"),
-        r"a convolutional encoder \(Jasper, QuartzNet, ContextNet, Citrinet\)",
-    ),
+    "jasper": (lambda: checkpoint(MODELS / "jasper"), r"a convolutional encoder \(Jasper, .*, Citrinet\)"),
     "streaming": (lambda: _with_encoder(attention=ChunkedAttention(70, 13)), "a streaming model"),
     "local attention": (lambda: _with_encoder(attention=LocalAttention(8, 8)), "encoder.attention"),
     "two settings": (lambda: _with_encoder(ff_hidden=50, conv_norm="layer_norm"), r"encoder\."),

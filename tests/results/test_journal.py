@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastscribe.config import FILE_FORMATS
 from fastscribe.errors import UsageError
 from fastscribe.results.journal import (
     ENTRY,
-    FILE_FORMATS,
     NO_FILE,
     SYNCED,
     Entry,

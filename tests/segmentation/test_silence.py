@@ -6,13 +6,11 @@ import itertools
 
 import numpy as np
 import pytest
-import soundfile
 
-from fastscribe.audio.probe import probe
 from fastscribe.segmentation.loudness import quiet_frames
 from fastscribe.segmentation.segment import split
 from fastscribe.segmentation.silence import find_sound, steady_quiet, trim_silence
-from fastscribe.types import Source
+from tests.segmentation.test_segment import recording
 
 RATE = 8_000
 
@@ -42,9 +40,8 @@ def speech(seconds, level, generator):
 
 
 def split_by_phrase(tmp_path, *sounds):
-    soundfile.write(tmp_path / "a.wav", np.concatenate(sounds), RATE, subtype="FLOAT")
-    path = str(tmp_path / "a.wav")
-    utterances = split(probe(Source(path, path, "a.wav")), 12.0, 0.08, by_phrase=True)
+    audio = recording(tmp_path / "a.wav", np.concatenate(sounds), RATE, subtype="FLOAT")
+    utterances = split(audio, 12.0, 0.08, by_phrase=True)
     return [(utterance.start_s, utterance.end_s) for utterance in utterances]
 
 
@@ -100,16 +97,13 @@ def test_without_phrases_all_is_decoded(tmp_path, limit_s):
     """5 s of room noise in front are longer than a limit of 3 s: the pieces still cover the recording."""
     generator = np.random.default_rng(0)
     room, sound = generator.normal(0, 1e-4, 5 * RATE), speech(4.0, 0.1, generator)
-    soundfile.write(tmp_path / "a.wav", np.concatenate([room, sound]), RATE, subtype="FLOAT")
-    path = str(tmp_path / "a.wav")
-    found = split(probe(Source(path, path, "a.wav")), limit_s, 0.08)
+    audio = recording(tmp_path / "a.wav", np.concatenate([room, sound]), RATE, subtype="FLOAT")
+    found = split(audio, limit_s, 0.08)
     assert (found[0].start_s, found[-1].end_s) == (0.0, 9.0) and (len(found) == 1) == (limit_s != 3.0)
     assert all(after.start_s <= before.end_s for before, after in itertools.pairwise(found))
     assert limit_s == 0.0 or max(piece.duration_s for piece in found) <= limit_s + 1e-9 or limit_s == 60.0
 
 
 def test_no_limit_means_one_whole_utterance(tmp_path):
-    path = str(tmp_path / "a.wav")
-    soundfile.write(path, np.zeros(5 * RATE), RATE)
-    (found,) = split(probe(Source(path, path, "a.wav")), 0.0, 0.08, by_phrase=True)
+    (found,) = split(recording(tmp_path / "a.wav", np.zeros(5 * RATE), RATE), 0.0, 0.08, by_phrase=True)
     assert (found.start_s, found.end_s) == (0.0, 5.0)

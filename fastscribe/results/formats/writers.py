@@ -148,14 +148,14 @@ def to_object(result: Transcript | Failure, tokens: bool = False) -> dict[str, A
     if isinstance(result, Failure):
         error = {"stage": result.stage, "type": result.error_type, "message": result.message}
         return {**_carried(result.row), **_path(result.row, result.path), "error": error}
-    audio, row = result.audio, result.audio.row
+    audio, row, channels = result.audio, result.audio.row, result.speaker_channels
     prefix = "" if row is None else "pred_"
     found: dict[str, Any] = {
         "duration": None if row is not None and "duration" in row else round(float(audio.duration_s), 3),
         f"{prefix}text": result.text,
         f"{prefix}language": result.language,
         f"{prefix}speakers": list(result.speakers) or None,
-        "speaker_channels": dict(zip(result.speakers, result.speaker_channels, strict=False)) or None,
+        "speaker_channels": dict(zip(result.speakers, channels, strict=True)) if channels else None,
         "missing_channel": audio.missing_channel,
         "opposite_phase": [span_object(*span) for span in audio.opposite_phase] or None,
         f"{prefix}turns": [{**span_object(one.start_s, one.end_s), "speaker": one.speaker} for one in result.turns]
