@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -32,6 +32,9 @@ from fastscribe.results.output import JournaledOutput, check_overwrite, last_run
 from fastscribe.types import Failure, Source
 from fastscribe.version import __version__
 
+if TYPE_CHECKING:
+    from fastscribe.cli.event_log import EventLog
+
 _NO_STATS = ("request", "language", "speaker_names")  # of what a run states
 
 
@@ -50,7 +53,7 @@ def request_of(job: TranscribeJob) -> str | None:
     return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def end_if_done(job: TranscribeJob, listing: Listing) -> JournaledOutput | None:
+def end_if_done(job: TranscribeJob, listing: Listing, event_log: EventLog | None) -> JournaledOutput | None:
     """End the command if an earlier run of the same command has done all of its inputs.
 
     Files that are missing there are made again from its rows. Its report stays, unless there is none or rows were dropped.
@@ -93,6 +96,8 @@ def end_if_done(job: TranscribeJob, listing: Listing) -> JournaledOutput | None:
     except BaseException:
         output.close(finished=False)
         raise
+    if event_log is not None:
+        event_log.idle(stats, str((output.journal.header or {}).get("--decoder")))
     ledger = output.ledger
     say_listing(listing.left_out, 0, quiet=True)
     if job.quiet:
@@ -153,7 +158,7 @@ def _stats(output: JournaledOutput, listing: Listing, wall_s: float) -> RunStats
 def _earlier(job: TranscribeJob) -> JournaledOutput | None:
     """Open the place of a run of the same command; None if there is none."""
     run = job.output
-    if run.place is None or run.overwrite or job.events:
+    if run.place is None or run.overwrite:
         return None
     try:
         stated = last_run(run.place, run.shard)

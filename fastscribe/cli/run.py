@@ -90,7 +90,7 @@ def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -
 
     listing = Listing(job.output.inputs)
     check_number(job, listing.ahead())
-    opened = _end_if_done(job, listing)
+    opened = _end_if_done(job, listing, event_log)
     if opened is not None:
         processes.callback(opened.close, False)  # if the run does not come to it
     for line in (line for part in job.parts for line in part.first_lines):
@@ -140,7 +140,7 @@ def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -
         raise typer.Exit(code)
 
 
-def _end_if_done(job: TranscribeJob, listing: Listing) -> JournaledOutput | None:
+def _end_if_done(job: TranscribeJob, listing: Listing, event_log: EventLog | None) -> JournaledOutput | None:
     """End the command with typer.Exit if an earlier run has done all of its inputs, or if none can be read.
 
     Return the folder, if an earlier run of the same command wrote there and there is something to do.
@@ -152,7 +152,7 @@ def _end_if_done(job: TranscribeJob, listing: Listing) -> JournaledOutput | None
     if has_journal or job.output.url is not None or job.output.moved is not None:
         from fastscribe.cli.nothing_to_do import end_if_done
 
-        return end_if_done(job, listing)
+        return end_if_done(job, listing, event_log)
     return None
 
 

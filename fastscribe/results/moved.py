@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from fastscribe._system.text_layout import count_of
 from fastscribe.results.interfaces import NOT_MOVED, UNKNOWN_PLACE, Moved, OutputRun
-from fastscribe.results.journal import NO_STATE, Entry, Journal, read_entries
+from fastscribe.results.journal import NO_STATE, Entry, Journal, is_row, read_entries
 from fastscribe.results.journal_ledger import key_of, state_of
 from fastscribe.results.storage import ROWS, Storage
 from fastscribe.types import Source
@@ -131,11 +131,15 @@ def _place_of(
 ) -> Moved | None:
     """Return what --moved should say for inputs of which results have the names and sizes.
 
-    Return None if those recordings are still there, unless they `may_be_there`. The old place is UNKNOWN_PLACE if rows name it
-    by a path that counts from their list, or were taken over from a third place.
+    Return None if those recordings are still there, unless they `may_be_there`, or if their rows are no longer where the
+    journal says. The old place is UNKNOWN_PLACE if rows name it by a path that counts from their list, or were taken over from
+    a third place.
     """
     source, _, entry = found[0]
-    stated, path = str(json.loads(storage.read(ROWS, entry.begin, entry.end)).get("audio_filepath")), str(source.file)
+    row = storage.read(ROWS, entry.begin, entry.end)
+    if not is_row(row):  # someone edited the rows, which a run mends first
+        return None
+    stated, path = str(json.loads(row).get("audio_filepath")), str(source.file)
     is_relative = source.row is not None and not os.path.isabs(stated)  # to its list, which may have been anywhere
     old = os.path.join(os.sep, UNKNOWN_PLACE, stated) if is_relative else os.path.abspath(stated)
     if old == os.path.abspath(path):  # it was taken over elsewhere, and is back

@@ -81,8 +81,12 @@ def test_the_report_of_the_run_that_did_the_work_stays_and_events_are_of_each_ru
     [failed] = [event for event in map(json.loads, events.read_bytes().splitlines()) if event["event"] == "failed"]
     assert failed | {"offset": 1.5, "id": "g", "listed": f"{clips / 'list.jsonl'}: line 2, id g"} == failed
     check_schema("event", [failed])
-    assert WARM.python(f"{NO_MODEL}from fastscribe.cli import main\nmain()", *command[:-2]).returncode == 3
+    assert WARM.python(f"{NO_MODEL}from fastscribe.cli import main\nmain()", *command).returncode == 3
     assert report.read_bytes() == before
+    told = [json.loads(line) for line in events.read_bytes().splitlines()]
+    check_schema("event", told)
+    assert [event["event"] for event in told] == ["started", "finished"] and told[0]["load_s"] == 0.0
+    assert told[1]["report"] | {"files": 0, "skipped": 2, "failed_before": 1} == told[1]["report"]
     stdin = (clips / "list.jsonl").read_text()  # rows there are known only when the model is loaded
     assert fastscribe("transcribe", "-", *command[2:], stdin=stdin).returncode == 3
     assert report.read_bytes() == before

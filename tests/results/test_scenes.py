@@ -261,3 +261,16 @@ def test_a_list_that_is_elsewhere(scene: Scene) -> None:
         assert scene.transcribe(new / rows, code=NO_MODEL, more=more) == 2
         assert f"--moved OLD={new} (with the folder in which they were as OLD)" in scene.said
     assert scene.transcribe(new / rows, code=NO_MODEL, more=("--moved", f"{old}={new}")) == 0
+
+
+@in_a_folder
+def test_a_row_that_someone_edited_is_done_again(scene: Scene) -> None:
+    for name in "abcdef":
+        scene.recording(f"{name}.flac", "long")
+    assert scene.transcribe() == 0
+    first, second, *others = scene.read("transcripts.jsonl").splitlines(keepends=True)
+    scene.write("transcripts.jsonl", b"".join([first, second.replace(b'"text": "', b'"text": "Well, ', 1), *others]))
+    for more in (("--dry-run",), ()):
+        assert scene.transcribe(more=more) == 0
+        assert (" 1 to do" if more else "1 file: ") in scene.said
+    assert len(scene.row_texts()) == 6
