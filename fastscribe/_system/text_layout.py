@@ -36,10 +36,10 @@ def escaped(text: str, keep: str = "") -> str:
 def count_of(count: int, noun: str) -> str:
     """Return a number with its noun.
 
-    >>> count_of(1, "recording"), count_of(2000, "recording"), count_of(2, "batch")
-    ('1 recording', '2,000 recordings', '2 batches')
+    >>> count_of(1, "recording"), count_of(2000, "recording"), count_of(2, "batch"), count_of(2, "epoch")
+    ('1 recording', '2,000 recordings', '2 batches', '2 epochs')
     """
-    return f"{count:,} {noun}" + ("" if count == 1 else "es" if noun.endswith("ch") else "s")
+    return f"{count:,} {noun}" + ("" if count == 1 else "es" if noun.endswith("tch") else "s")
 
 
 def first_of(names: Sequence[str], most: int) -> str:

@@ -46,7 +46,8 @@ class AugmentConfig:
             low, high = getattr(self, name)
             lowest, highest = _BOUNDS[name]
             if not lowest <= low <= high <= highest:
-                raise UsageError(f"{name} {getattr(self, name)!r}: not (least, most) from {lowest:g} to {highest:g}")
+                wanted = f"not (least, most) from {lowest:g} to {highest:g}"
+                raise UsageError(f"{name} {(low, high)!r}: {'the least comes first' if low > high else wanted}")
         for manifest, chance in (("noise_manifest", "noise_chance"), ("room_manifest", "reverb_chance")):
             if getattr(self, manifest) is not None and not getattr(self, chance):
                 raise UsageError(f"{manifest}: {chance} is 0, so it would not be used")

@@ -84,7 +84,8 @@ def train(
     from fastscribe.evaluation.scores import check_installed
 
     check_output_dir(output_dir)
-    chosen = _recipe(recipe, epochs, init is not None)  # before the import of torch, which is slow
+    stated = _recipe(recipe, init is not None)  # before the import of torch, which is slow
+    chosen = stated if epochs is None else replace(stated, run=replace(stated.run, epochs=epochs))
     check_installed("whisper-en", "train", "train")
     check_trackers(chosen.run.log_to)
     from fastscribe.training.data import prepare
@@ -113,18 +114,19 @@ def train(
             distributed.barrier()
         chosen_dtype = chosen_dtype_of(dtype, chosen_device)
         again = "the same command without --overwrite" if overwrite else "the same command"
-        _run_and_report(
-            Trainer(chosen, training_data, folder, chosen_device, chosen_dtype, say, distributed), is_shown, again
-        )
+        trainer = Trainer(chosen, training_data, folder, chosen_device, chosen_dtype, say, distributed)
+        if is_shown:
+            _report_start(trainer, stated.run.epochs)
+        _run_and_report(trainer, is_shown, again)
 
 
 def _run_and_report(trainer: Trainer, is_shown: bool, again: str) -> None:
     """Train and print the result; `again` names the command that resumes. Raise Stopped after a signal."""
-    if is_shown:
-        _report_start(trainer)
     if not trainer.recipe.run.epochs:
         trainer.check_recordings()
         trainer.distributed.leave()
+        if is_shown:
+            _report_left_out(trainer)
         return
     _install_signal_handlers(trainer)
     with _Display(trainer, is_shown) as update:
@@ -138,11 +140,16 @@ def _run_and_report(trainer: Trainer, is_shown: bool, again: str) -> None:
         _report_end(trainer)
 
 
-def _report_end(trainer: Trainer) -> None:
+def _report_left_out(trainer: Trainer) -> None:
     rows, loader = len(trainer.training_data.left_out), trainer.loader
     if rows or loader.num_unreadable:
         read = f", and {loader.num_unreadable:,} of the {count_of(loader.num_tried, 'recording')} read"
-        say(f"left out: {count_of(rows, 'row')} of the manifests{read if loader.num_tried else ''}")
+        at = f"; {trainer.folder.left_out} has them"
+        say(f"left out: {count_of(rows, 'row')} of the manifests{read if loader.num_tried else ''}{at}")
+
+
+def _report_end(trainer: Trainer) -> None:
+    _report_left_out(trainer)
     progress, data = trainer.progress, trainer.training_data
     sets, is_start = data.validation_sets, progress.best_step == 0
     rate = (progress.start_rate if is_start else progress.best_rate) or 0.0
@@ -174,16 +181,16 @@ def _verdict(gain: Gain, start: float, best: float, metric: Metric) -> str:
     return f"{line}: too few {unit} to tell that from chance; about {gain.words_to_tell:,} would (data.validation)"
 
 
-def _recipe(path: Path, epochs: int | None, is_tuning: bool) -> Recipe:
+def _recipe(path: Path, is_tuning: bool) -> Recipe:
     if is_audio_name(path.name) and not path.is_dir():
         raise UsageError(
             f"{path}: is a recording; give a recipe, a manifest, or a folder of recordings with their texts"
         )
-    recipe = read_recipe(path, is_tuning) if path.suffix.lower() in _RECIPES else default_recipe(path, is_tuning)
-    return recipe if epochs is None else replace(recipe, run=replace(recipe.run, epochs=epochs))
+    return read_recipe(path, is_tuning) if path.suffix.lower() in _RECIPES else default_recipe(path, is_tuning)
 
 
-def _report_start(trainer: Trainer) -> None:
+def _report_start(trainer: Trainer, planned_epochs: int = 0) -> None:
+    """Print what a run begins with, or the plan of a recipe that has `planned_epochs`."""
     training_data, padding = trainer.training_data, trainer.planner.padding()
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     trained = "" if trainer.num_trained == parameters else f", {trainer.num_trained / 1e6:.1f} M of them trained"
@@ -195,7 +202,7 @@ def _report_start(trainer: Trainer) -> None:
     if rows := len(training_data.left_out):
         say(f"{trainer.folder.left_out} has {count_of(rows, 'row')} that {'is' if rows == 1 else 'are'} left out")
     epochs = trainer.recipe.run.epochs
-    in_all = f"{count_of(trainer.planner.num_steps, 'step')} in all, " if epochs else ""
+    in_all = f"{count_of(trainer.planner.num_steps(epochs), 'step')} in all, " if epochs else ""
     say(
         f"{parameters / 1e6:.1f} M parameters{trained}, {training_data.checkpoint.config.family}, {str(trainer.dtype)[6:]} on "
         f"{trainer.device}; {count_of(trainer.planner.epoch_batches, 'batch')} per epoch, {in_all}"
@@ -209,10 +216,15 @@ def _report_start(trainer: Trainer) -> None:
     if runs_in_python() and trainer.device.type == "cpu" and trainer.model.transducer is not None:
         say("NUMBA_DISABLE_JIT is set: the transducer loss runs in Python, which takes a thousand times as long")
     if not epochs:
+        if trainer.rates_start and (note := _least_gain_note(trainer)):
+            say(note)
+        if planned_epochs:
+            say(_planned_steps(trainer, planned_epochs))
         most = count_of(max(trainer.planner.batch_sizes), "recording")
-        gigabytes = f"{trainer.weights.num_bytes / 1e9:.1f} GB"
+        num_bytes = trainer.weights.num_bytes
+        size = f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
         say(
-            f"this is the plan, and nothing is trained: weights, gradients and optimiser take {gigabytes}, and batches of "
+            f"this is the plan, and nothing is trained: weights, gradients and optimiser take {size}, and batches of "
             f"up to {most} come on top"
         )
     elif trainer.progress.step and trainer.is_over:
@@ -222,6 +234,17 @@ def _report_start(trainer: Trainer) -> None:
         say(f"going on after step {trainer.progress.step:,}")
     elif training_data.new_heads and not trainer.rates_start:
         say("no validation before the first step: the head that decodes has new outputs")
+
+
+def _planned_steps(trainer: Trainer, epochs: int) -> str:
+    num_steps, optimiser = trainer.planner.num_steps(epochs), trainer.recipe.optimiser
+    trainer.weights.set_total_steps(num_steps)  # which decides the warm-up
+    warm_up = count_of(trainer.weights.warmup_steps, "warm-up step")
+    capped = " (at most a tenth of the run)" if trainer.weights.warmup_steps < optimiser.warmup_steps else ""
+    return (
+        f"the recipe's {count_of(epochs, 'epoch')}: {count_of(num_steps, 'step')} in all, {warm_up}{capped}, a learning "
+        f"rate of {optimiser.learning_rate:g}"
+    )
 
 
 def _warm_up_note(trainer: Trainer) -> str:
@@ -292,7 +315,7 @@ class _Display:
         if self._is_shown and not self._is_start_shown and progress.start_rate is not None:
             self._is_start_shown = True
             say(f"before the first step: {_rate(self._trainer, progress.start_rate)}", self._bar)
-            if (note := _few_words_note(self._trainer)) is not None:
+            if note := _least_gain_note(self._trainer):
                 say(note, self._bar)
         if self._is_shown and progress.epoch > self._last_epoch:
             self._last_epoch = progress.epoch
@@ -300,19 +323,23 @@ class _Display:
             say(line, self._bar)
 
 
-def _few_words_note(trainer: Trainer) -> str | None:
-    """Return a warning if the validation set is too small to show that training helps."""
-    from fastscribe.training.validation import least_gain, num_words
+def _least_gain_note(trainer: Trainer) -> str:
+    """Return how small a gain the validation set can show; nothing of a start without errors."""
+    from fastscribe.training.validation import ASSUMED_RATE, assumed_counts, least_gain, num_words
 
-    counts = trainer.progress.start_counts or {}
-    if (least := least_gain(counts)) is None:
-        return None
-    unit = "words" if trainer.training_data.scoring.metric == "wer" else "characters"
+    counts: Mapping[int, tuple[float, int]] | None = trainer.progress.start_counts
+    data, assumed = trainer.training_data, ""
+    if counts is None:
+        counts = assumed_counts(data.validation, data.scoring, data.validation_sets)
+        assumed = f" if --init has {100 * ASSUMED_RATE:.0f} % of them wrong,"
+    if not (least := least_gain(counts)):
+        return ""
+    unit = "words" if data.scoring.metric == "wer" else "characters"
     kept = "; until then best stays the model of --init" if trainer.recipe.run.keep_start else ""
     own = "" if trainer.recipe.data.validation else " kept from those to train on"
     return (
-        f"{num_words(counts):,} {unit} to validate with{own}: a gain of less than about {100 * least:.1f} points will not "
-        f"show{kept}; name more recordings in data.validation"
+        f"{num_words(counts):,} {unit} to validate with{own}:{assumed} a gain of less than about {100 * least:.1f} points "
+        f"will not show{kept}; more recordings in data.validation show smaller ones"
     )
 
 

@@ -111,6 +111,8 @@ class _Preparation:
         data, limits = recipe.data, recipe.data.limits
         read_request = self._request_reader()
         corpus = read_manifests(data.train, limits, read_request=read_request)
+        if doubled := _doubled(corpus.examples):
+            say(doubled)
         if corpus.examples.non_speech.all():
             raise UsageError(f"{where}: data.train: nothing with speech to train on: {corpus}")
         if read_request is not no_request and corpus.examples.non_speech.any():
@@ -169,7 +171,7 @@ class _Preparation:
         parts, limits = self.recipe.data.validation, self.recipe.data.limits
         stems = [Path(part.path).stem for part in parts]
         examples, left_out, sets = list[Example](), list[LeftOutRow](), list[ValidationSet]()
-        for part, stem in zip(parts, stems, strict=True):
+        for number, (part, stem) in enumerate(zip(parts, stems, strict=True)):
             found = read_manifests([part], limits, "validate with", read_request)
             check_most_usable(found, limits, "validate with")
             if found.left_out:
@@ -177,7 +179,7 @@ class _Preparation:
             decides = part.decides or not any(other.decides for other in parts)
             name = stem if stems.count(stem) == 1 else part.path
             sets.append(ValidationSet(name, len(found.examples), decides, part.non_speech))
-            examples += found.examples
+            examples += (replace(example, part=number) for example in found.examples)
             left_out += found.left_out
         if all(one.non_speech for one in sets if one.decides):
             problem = "only manifests with speech have an error rate; let one decide"
@@ -356,6 +358,22 @@ def _shared(training: Examples, validation: Sequence[Example]) -> list[str]:
     return sorted(
         {places[place] for one in training if os.path.basename(one.path) in names if (place := _place(one)) in places}
     )
+
+
+def _doubled(examples: Examples) -> str:
+    """Say how many rows come again, and how many have another text for a recording; nothing if there are none."""
+    spans = (hash((*_place(one), one.duration_s, one.channel, one.request)) for one in examples)
+    spans_R, texts_R = np.fromiter(spans, np.int64), np.fromiter(map(hash, examples.iter_texts()), np.int64)
+    different = np.sort(np.unique(np.stack([spans_R, texts_R], axis=1), axis=0, return_index=True)[1])
+    again = np.setdiff1d(np.arange(len(examples)), different)
+    other_texts = np.delete(different, np.unique(spans_R[different], return_index=True)[1])
+    found = []
+    for what, indices in (("rows that come again", again), ("rows with another text of a recording", other_texts)):
+        if len(indices):
+            one = examples[int(indices[0])]
+            place = f"{examples.parts[one.part].path}: line {one.line}" if one.line else one.path
+            found.append(f"{what}: {len(indices):,}, such as {place}")
+    return f"to train on: {'; '.join(found)}" if found else ""
 
 
 def _place(example: Example) -> tuple[object, ...]:

@@ -53,7 +53,7 @@ class AudioDataLoader:
     """Reads `examples`, by their indices. Thread-safe.
 
     Recordings shorter than `min_duration_s` are skipped. Batches lie
-    where copies to `device` are fast.
+    where copies to `device` are fast. `note` is called once with each recording that cannot be used, and why.
     """
 
     def __init__(
@@ -65,8 +65,9 @@ class AudioDataLoader:
         say: Callable[[str], None],
         min_duration_s: float = 0.0,
         device: torch.device = _HOST,
+        note: Callable[[Example, AudioError], None] = lambda example, error: None,
     ) -> None:
-        self._examples, self._sample_rate, self._say = examples, sample_rate, say
+        self._examples, self._sample_rate, self._say, self._note = examples, sample_rate, say, note
         self._left_bytes, self._threads, self._min_duration_s = cache_bytes, threads, max(_MIN_S, min_duration_s)
         self._cached: dict[int, Int16Array] = {}
         self._is_tried, self._is_unreadable = bytearray(len(examples)), bytearray(len(examples))
@@ -122,6 +123,7 @@ class AudioDataLoader:
                 self._is_unreadable[index] = True
             if not is_known:
                 self._say(f"left out: {error}")
+                self._note(self._examples[index], error)
             return None
         with self._lock:
             self._count_tried(index)

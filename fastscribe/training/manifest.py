@@ -51,6 +51,8 @@ ReadRequest = Callable[[Mapping[str, Any]], Request | None]
 # The ids of a text, of which an attention decoder is asked something; None where the vocabulary cannot write it.
 Encode = Callable[[str, Request | None], tuple[int, ...] | None]
 _MAX_NAMED = 5  # wrong rows in a message
+_OTHER_TEXTS = ("sentence", "transcript", "transcription")  # what other data sets call the text
+_DURATION_CURE = "give each row its seconds in duration; a folder of recordings with a .txt beside each needs none"
 _FIRST_ROWS, _SAMPLE_GROWTH = 100, 1.01  # rows whose recording has to exist: the first, then each 1 % further down
 LACKS_LETTERS, WITHOUT_TEXT = "with letters that the vocabulary lacks", "without text"  # reasons to leave examples out
 
@@ -243,7 +245,7 @@ class RowReader:
         Raises:
             UsageError: the file cannot be read; or, at its end, rows of it are wrong, of which it names the first.
         """
-        num_wrong, first_wrong, self._next_checked = 0, list[str](), 1
+        num_wrong, first_wrong, self._next_checked = 0, dict[str, list[str]](), 1  # lines by what is wrong with them
         try:
             for row in list_rows(path, find=find_member):
                 try:
@@ -251,12 +253,14 @@ class RowReader:
                 except FastscribeError as error:
                     num_wrong += 1
                     if num_wrong <= _MAX_NAMED:
-                        first_wrong.append(str(error).removeprefix(f"{path}: "))
+                        line, _, problem = str(error).removeprefix(f"{path}: ").partition(": ")
+                        first_wrong.setdefault(problem, []).append(line)
         except (OSError, NotAList) as error:
             raise UsageError(f"{path}: {system_problem(error)}") from error
         if first_wrong:
             count = f"; {num_wrong:,} wrong rows in all" if num_wrong > 1 else ""
-            raise UsageError(f"{path}: {'; '.join(first_wrong)}{count}")
+            named = "; ".join(f"{', '.join(lines)}: {problem}" for problem, lines in first_wrong.items())
+            raise UsageError(f"{path}: {named}{count}")
 
     def _example(self, row: ListRow | BadRow) -> Example:
         if isinstance(row, BadRow):
@@ -266,7 +270,7 @@ class RowReader:
         if span.track:
             raise _wrong(row, f"audio_track {span.track}: training reads the first track: extract this one")
         if span.duration_s is None:
-            raise _wrong(row, "no duration (0 is none), which planning batches needs")
+            raise _wrong(row, f"no duration (0 is none), which planning batches needs: {_DURATION_CURE}")
         if isinstance(row.file, str) and is_url(row.file):
             raise _wrong(row, f"{row.file}: training reads files, not addresses: download it")
         path, start, size = (
@@ -291,7 +295,8 @@ class RowReader:
             return ""
         if text is None:
             held = ", ".join(name for name, value in fields.items() if value is not None) or "none"
-            raise _wrong(row, f"no text: a field of this name has to have it; there are {held:.100}")
+            other = next((f"; rename {name} to text" for name in _OTHER_TEXTS if fields.get(name) is not None), "")
+            raise _wrong(row, f"no text: a field of this name has to have it; there are {held:.100}{other}")
         if not isinstance(text, str):
             raise _wrong(row, f"text is {text!r:.40}, not a string")
         cleaned = clean_text(text)

@@ -127,10 +127,9 @@ class EpochPlanner:
     def _first_epoch(self) -> EpochPlan:
         return self.plan(0)
 
-    @property
-    def num_steps(self) -> int:
-        """Steps of the whole run, by its first epoch; others differ by a batch or two, as speeds are drawn."""
-        return math.ceil(self.epoch_batches / self._recipe.batch.accumulate) * self._recipe.run.epochs
+    def num_steps(self, epochs: int) -> int:
+        """Return the steps of these epochs, by the first; others differ by a batch or two, as speeds are drawn."""
+        return math.ceil(self.epoch_batches / self._recipe.batch.accumulate) * epochs
 
     @property
     def epoch_batches(self) -> int:

@@ -200,10 +200,16 @@ class RunFolder:
         """Write the rows of manifests that a run does not use; without any, no file. Raise OutputError."""
         with _written_at(self.left_out):
             if rows:
-                lines = (json.dumps(row.to_json(), ensure_ascii=False) + "\n" for row in rows)
-                write_atomic(self.left_out, "".join(lines).encode("utf-8", "surrogateescape"))
+                write_atomic(self.left_out, b"".join(map(_line_of, rows)))
             else:
                 remove(self.left_out)
+
+    def add_left_out(self, row: LeftOutRow) -> None:
+        """Add a row whose recording was read and cannot be used, unless an earlier part of the run did. Raise OutputError."""
+        with _written_at(self.left_out):
+            if not self.left_out.exists() or _line_of(row) not in self.left_out.read_bytes():
+                with open(self.left_out, "ab") as file:
+                    file.write(_line_of(row))
 
     def truncate_log(self, step: int, keep_validation: bool = True) -> None:
         """Drop log rows after `step`; drop the validation of `step` too unless `keep_validation`."""
@@ -214,6 +220,10 @@ class RunFolder:
         ]
         with _written_at(self.log):
             write_atomic(self.log, "".join(json.dumps(row) + "\n" for row in kept).encode())
+
+
+def _line_of(row: LeftOutRow) -> bytes:
+    return (json.dumps(row.to_json(), ensure_ascii=False) + "\n").encode("utf-8", "surrogateescape")
 
 
 @contextmanager

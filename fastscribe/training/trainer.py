@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
@@ -24,12 +24,12 @@ from fastscribe._system.process_settings import disable_malloc_trim
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.config import DecoderName
 from fastscribe.cuda.device import short_switch_interval
-from fastscribe.errors import UsageError, first_line
+from fastscribe.errors import AudioError, UsageError, first_line
 from fastscribe.families.model import Model, build_model
 from fastscribe.training.backgrounds import KINDS, BackgroundReader, LostFiles
 from fastscribe.training.batch_search import cached_batch_sizes, fits
 from fastscribe.training.buckets import Bucket, Indices
-from fastscribe.training.corpus import Examples
+from fastscribe.training.corpus import Example, Examples, LeftOutRow, ManifestPart
 from fastscribe.training.data import TrainingData
 from fastscribe.training.dataloader import AudioBatch, AudioDataLoader
 from fastscribe.training.distributed import DistributedContext
@@ -115,10 +115,12 @@ class Trainer:
         if device.type == "cpu":
             disable_malloc_trim()
         self.loader = AudioDataLoader(
-            self.examples, rate, cache_bytes, recipe.data.threads, say, self._min_duration_s(), device
+            *(self.examples, rate, cache_bytes, recipe.data.threads, say, self._min_duration_s(), device),
+            note=partial(self._note_unusable, self.examples.parts),
         )
         self._validation_loader = AudioDataLoader(
-            training_data.validation, rate, cache_bytes / 10, recipe.data.threads, say
+            *(training_data.validation, rate, cache_bytes / 10, recipe.data.threads, say),
+            note=partial(self._note_unusable, recipe.data.validation or self.examples.parts),
         )
         self._durations = self.examples.durations_s
         self._label_counts = label_counts(self.examples.num_tokens, self._durations, self.learner.network.num_given)
@@ -141,8 +143,11 @@ class Trainer:
             self.planner.choose_batch_sizes(self._searched_batch_sizes)
         else:  # a resumed run keeps its batch sizes, because they decide its steps
             self.planner.batch_sizes = tuple(state["batch_sizes"])
-        self.weights.set_total_steps(self.planner.num_steps)
+        self.weights.set_total_steps(self.planner.num_steps(recipe.run.epochs))
         self._start(state)
+
+    def _note_unusable(self, parts: Sequence[ManifestPart], example: Example, error: AudioError) -> None:
+        self.folder.add_left_out(LeftOutRow.of(example, parts, error.problem))
 
     def _min_duration_s(self) -> float:
         """Minimum duration of a recording: two encoder frames at the highest speed; of one, BatchNorm has no variance."""
@@ -503,12 +508,11 @@ class Trainer:
             self.folder.check_no_models()
             return None
         stored = state["fingerprint"]
-        different = [
-            named_difference(name, stored[name], value)
-            for name, value in self._fingerprint.items()
-            if stored[name] != value
-        ]
-        if different:
+        changed = {name: value for name, value in self._fingerprint.items() if stored[name] != value}
+        if "vocabulary" in changed:
+            changed.pop("data", None)  # whose texts are in the vocabulary's pieces, and may be the same
+        if changed:
+            different = [named_difference(name, stored[name], value) for name, value in changed.items()]
             last = self.folder.last
             further = f"; --init {last} in another folder trains its model further" if last.exists() else ""
             raise UsageError(
@@ -518,8 +522,10 @@ class Trainer:
         return state
 
     def _start(self, state: Mapping[str, Any] | None) -> None:
-        if self.distributed.rank == 0:
+        # A run that goes on keeps those that it found when it read recordings.
+        if self.distributed.rank == 0 and (state is None or not self.folder.left_out.exists()):
             self.folder.write_left_out(self.training_data.left_out)
+        self.distributed.barrier()  # ranks add to it
         if state is not None:
             self._restore_state(state)
         elif self.distributed.rank == 0 and self.recipe.run.epochs:

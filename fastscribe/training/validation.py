@@ -200,7 +200,7 @@ def with_weights(checkpoint: Checkpoint, weights: Mapping[str, torch.Tensor], dt
 
 Counts = Mapping[int, tuple[int, int]]  # of each recording, by its index: its errors, and the words of its reference
 _CLEAR = 2.0  # standard errors
-_TINY = 0.25  # a set that cannot tell when this share of the errors goes
+ASSUMED_RATE = 0.1  # of errors, before the model of --init has been validated
 
 
 @dataclass(frozen=True)
@@ -249,22 +249,29 @@ class Gain:
         }
 
 
-def num_words(counts: Counts) -> int:
+def num_words(counts: Mapping[int, tuple[float, int]]) -> int:
     """Return the words of all references."""
     return sum(words for _, words in counts.values())
 
 
-def least_gain(start: Counts) -> float | None:
-    """Return about the smallest gain that a validation set can tell from chance, if that is much of the start's errors.
+def assumed_counts(
+    examples: Sequence[Example], scoring: Scoring, sets: Sequence[ValidationSet]
+) -> Mapping[int, tuple[float, int]]:
+    """Return the words of each recording that decides, with as many errors as ASSUMED_RATE gives. Decodes nothing."""
+    unheard = {index: (example.text, "") for index, example in enumerate(examples)}
+    counts = _to_result(unheard, [example.duration_s for example in examples], scoring, sets).counts
+    return {index: (ASSUMED_RATE * words, words) for index, (_, words) in counts.items()}
+
+
+def least_gain(start: Mapping[int, tuple[float, int]]) -> float:
+    """Return about the smallest gain that a validation set can tell from chance; 0 of a start without errors.
 
     The standard error of the start's own rate stands for that of the difference, which is not known before training.
     """
-    errors, words = [one for one, _ in start.values()], [one for _, one in start.values()]
-    least = _CLEAR * _standard_error(errors, words)
-    return least if least * sum(words) > _TINY * sum(errors) else None
+    return _CLEAR * _standard_error([one for one, _ in start.values()], [one for _, one in start.values()])
 
 
-def _standard_error(errors: Sequence[int], words: Sequence[int]) -> float:
+def _standard_error(errors: Sequence[float], words: Sequence[int]) -> float:
 
     errors_R: Float64Array = np.array(errors, np.float64)
     words_R: Float64Array = np.array(words, np.float64)

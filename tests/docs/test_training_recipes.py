@@ -40,7 +40,7 @@ def test_a_run_can_start(path: Path, model: str, rows: str, tmp_path: Path) -> N
     recipe = read_recipe(Path(shutil.copy(path, tmp_path)), is_tuning=True)
     data = prepare(recipe, checkpoint(MODELS / model))
     trainer = Trainer(recipe, data, RunFolder(tmp_path), torch.device("cpu"), torch.float32, print)
-    assert trainer.planner.num_steps >= recipe.run.epochs and len(trainer.examples) > 100
+    assert trainer.planner.num_steps(recipe.run.epochs) >= recipe.run.epochs and len(trainer.examples) > 100
     assert trainer.rates_start == ("model" not in values)
 
 

@@ -106,6 +106,21 @@ def test_most_rows_have_to_be_usable(
         prepared(tmp_path, texts, **sections)
 
 
+def test_doubled_rows_are_counted(tmp_path: Path) -> None:
+    train, more = str(tmp_path / "train.jsonl"), manifest(tmp_path / "more.jsonl", ["one", "deux"])
+    again, other = (
+        f"rows that come again: 1, such as {more}: line 1",
+        "rows with another text of a recording: 1, such as",
+    )
+    for manifests, expected in (
+        ([train, more], f"to train on: {again}; {other} {more}: line 2"),
+        ([train, train], f"to train on: rows that come again: 2, such as {train}: line 1"),
+        ([train], None),
+    ):
+        said = prepared(tmp_path, ["one", "two"], data={"train": manifests})[1].splitlines()
+        assert [line for line in said if line.startswith("to train on: ")] == ([expected] if expected else [])
+
+
 def test_recordings_of_a_folder_may_lack_a_text(tmp_path: Path) -> None:
     folder = tmp_path / "recordings"
     folder.mkdir()

@@ -62,7 +62,7 @@ def test_rows_in_order(tmp_path) -> None:
         (row(audio_filepath="gone.wav"), "no such recording: .*gone.wav"),
         (row(audio_filepath="a\0"), "no such recording"),
         (row(audio_filepath="sub"), "no such recording"),
-        (row(text=None, sentence="a"), "no text: a field of this name has to have it; there are .*, sentence"),
+        (row(text=None, sentence="a"), "no text: .*; there are .*, sentence; rename sentence to text$"),
         (row(text=["a"]), "not a string"),
         (row(duration=None), "no duration"),
         (row(duration=0), "no duration .0 is none."),
@@ -81,6 +81,16 @@ def test_all_wrong_rows_are_one_message(tmp_path) -> None:
     first = r"line 2: not JSON.*; line 3: no text.*; line 4: no such .*/gone\.wav.*; line 6: not a JSON object"
     with pytest.raises(UsageError, match=rf"train\.jsonl: {first}; 7 wrong rows in all$"):
         read(manifest(tmp_path, row(), *bad, row()))
+
+
+def test_rows_that_are_wrong_alike_share_a_sentence(tmp_path) -> None:
+    table = manifest(tmp_path, "path,text", *["a.wav,one"] * 6, name="train.csv")
+    lines = ", ".join(f"line {number}" for number in range(2, 7))
+    problem = (
+        "no duration .0 is none., which planning batches needs: give each row its seconds in duration; a folder .*"
+    )
+    with pytest.raises(UsageError, match=rf"train\.csv: {lines}: {problem}; 6 wrong rows in all$"):
+        read(table)
 
 
 def test_unreadable_manifest(tmp_path) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fastscribe.errors import UsageError
+from fastscribe.training.corpus import ManifestPart
 from fastscribe.training.model_recipe import ModelChanges, ModelRecipe
-from fastscribe.training.recipe import Recipe, default_recipe, parse_recipe, read_recipe
+from fastscribe.training.recipe import DataRecipe, LoraRecipe, Recipe, default_recipe, parse_recipe, read_recipe
+from tests.conftest import ROOT
 
 WHERE = Path("folder/recipe.yaml")
 
@@ -47,6 +53,10 @@ def test_sections_and_paths(tmp_path: Path) -> None:
         ({"data": {"train": "a"}, "optimiser": {"betas": [1]}}, "optimiser.betas: [1] is not a list of 2"),
         ({"data": {"train": "a"}, "augment": {"speeds": 1.0}}, "augment.speeds: 1.0 is not a list"),
         ({"data": {"train": "a"}, "augment": {"speeds": [3.0]}}, "speeds"),
+        (
+            {"data": {"train": "a"}, "augment": {"noise_db": [30, 5]}},
+            "augment.noise_db (30.0, 5.0): the least comes first",
+        ),
         ({"data": {"train": "a"}, "optimiser": 3}, "optimiser: not a mapping"),
         ({"data": {"train": "a"}, "optimiser": {"lr": 1}}, "optimiser.lr: no such key; optimiser.learning_rate?"),
         ({"data": {"train": "a"}, "run": {"epochs": 1.5}}, "run.epochs: 1.5 is not a whole number from 0"),
@@ -228,3 +238,27 @@ def test_tuning_with_recipe(tmp_path: Path) -> None:
     assert read_recipe(path).run == Recipe(tuned.data).run
     with pytest.raises(UsageError, match="optimiser: not a mapping"):
         parse_recipe({"data": {"train": "a"}, "optimiser": 3}, WHERE, is_tuning=True)
+
+
+def _rows(kind: Any, prefix: str) -> dict[str, str]:
+    """Return the default of each key, as YAML has it, by the key's name with its sections."""
+    rows: dict[str, str] = {}
+    for field in dataclasses.fields(kind):
+        has_factory = field.default_factory is not dataclasses.MISSING
+        default, name = field.default_factory() if has_factory else field.default, f"{prefix}{field.name}"
+        if not dataclasses.is_dataclass(default):
+            rows[name] = "needed" if default is dataclasses.MISSING else json.dumps(default).replace('"', "")
+        for inner in (NESTED.get(name), type(default) if dataclasses.is_dataclass(default) else None):
+            rows |= {} if inner is None else _rows(inner, f"{name}.")
+    return rows
+
+
+NESTED = {"data": DataRecipe, "data.train": ManifestPart, "optimiser.lora": LoraRecipe}
+
+
+def test_every_key_has_its_row_in_the_guide() -> None:
+    """With its default. Sections are no rows, but for those that may be missing."""
+    text = (ROOT / "docs" / "train.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([a-z_.]+\.[a-z_.]+)` \| `?(.*?)`? \| .+ \|$", text, re.MULTILINE)
+    expected = {name: default for name, default in _rows(Recipe, "").items() if name != "data"}
+    assert dict(rows) == expected and len(rows) == len(expected)

@@ -267,6 +267,12 @@ def test_unreadable_batch(manifest: Path, tmp_path: Path) -> None:
     assert trainer.run() and trainer.weights.num_steps == 4
     assert (trainer.loader.num_tried, trainer.loader.num_unreadable) == (4, 1)
     assert trainer.progress.validated is not None
+    again = trainer_of(recipe, tmp_path / "run")  # which goes on, and finds it again
+    again.check_recordings()
+    assert again.loader.num_unreadable == 1
+    [row] = map(json.loads, again.folder.left_out.read_text(encoding="utf-8").splitlines())
+    assert row["left_out"] == "is text, not audio" and (row["manifest"], row["line"]) == (str(path), 4)
+    assert row["audio_filepath"] == str(tmp_path / "bad0.wav")
 
 
 def test_too_many_unreadable(manifest: Path, tmp_path: Path) -> None:
