@@ -6,7 +6,7 @@ A tag is BCP 47's: an ISO 639 code in lower case, and perhaps a region ("en", "p
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -32,6 +32,17 @@ te Telugu, tg Tajik, th Thai, tk Turkmen, tl Tagalog, tr Turkish, tt Tatar, ug U
 vi Vietnamese, yi Yiddish, yo Yoruba, zh Chinese, zh Mandarin, zu Zulu
 """
 _CODES = {name.casefold(): code for code, name in (entry.split() for entry in _NAMES.split(","))}
+
+
+def written_language(given: Iterable[str | None], known: Sequence[str]) -> str | None:
+    """Return the tag of the language that a run writes; None: the model chooses, or it is not known.
+
+    Args:
+        given: The run's --target-language and --language.
+        known: Tags of the model's languages; empty if it does not state them.
+    """
+    chosen = [tag for tag in given if tag not in (None, AUTO)]
+    return next(iter([*chosen, *(known if len(known) == 1 else ())]), None)
 
 
 def language_tag(text: str) -> str | None:

@@ -239,6 +239,11 @@ class Transcriber:
         return self._config.language
 
     @property
+    def known_languages(self) -> Sequence[str]:
+        """Tags of the languages that the model states; empty if it states none."""
+        return self._model.languages
+
+    @property
     def lines(self) -> list[str]:
         """Lines for the user about what options of the last run left as it was."""
         changed = [*(self._edits.lines if self._edits else ()), *(self._languages.lines if self._languages else ())]

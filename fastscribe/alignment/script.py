@@ -133,7 +133,7 @@ class Counts:
         num_untimed: Words that the model writes nothing of.
         num_words: Words of all texts.
         num_missing: Words that were not heard.
-        missing: The first of these.
+        missing: The first of these, by recording, each with its path.
         num_unheard: Lines of texts, not of subtitles, that were not heard.
         unheard: The first of these, each as its recording and number.
         unsearched_s: Seconds in which missing words and other speech were not looked for, because there was no anchor; by
@@ -149,9 +149,10 @@ class Counts:
     unheard: list[str] = field(default_factory=list)
     unsearched_s: dict[bool, float] = field(default_factory=lambda: {False: 0.0, True: 0.0})
 
-    def add_missing(self, words: Sequence[str]) -> None:
+    def add_missing(self, path: str, words: Sequence[str]) -> None:
+        if named := words[: max(0, _MAX_NAMED - self.num_missing)]:
+            self.missing.append(f"{path}: {', '.join(named)}")
         self.num_missing += len(words)
-        self.missing += words[: _MAX_NAMED - len(self.missing)]
 
     def add_unheard(self, lines: Sequence[str]) -> None:
         self.num_unheard += len(lines)
@@ -171,11 +172,11 @@ class Counts:
                 f"the model does not write {shown}, which the texts have {times}: left out of the alignment{words}"
             )
         if self.num_missing:
-            shown = _first(self.missing, self.num_missing)
+            shown = _first("; ".join(self.missing), self.num_missing)
             were = _not_heard(self.num_missing, "word")
             found.append(f"{were}, of {self.num_words:,}: {shown}; they are marked missing in JSON")
         if self.num_unheard:
-            shown, them = _first(self.unheard, self.num_unheard), "it" if self.num_unheard == 1 else "them"
+            shown, them = _first(", ".join(self.unheard), self.num_unheard), "it" if self.num_unheard == 1 else "them"
             found.append(f"{_not_heard(self.num_unheard, 'line')}, and subtitles leave {them} out: {shown}")
         for is_common, seconds in self.unsearched_s.items():
             if seconds:
@@ -192,8 +193,8 @@ _WHY = {  # by whether three words in a row of the text were heard, but more tha
 }
 
 
-def _first(named: Sequence[str], num_all: int) -> str:
-    return ", ".join(named) + (" .." if len(named) < num_all else "")
+def _first(named: str, num_all: int) -> str:
+    return named + (" .." if num_all > _MAX_NAMED else "")
 
 
 def _not_heard(count: int, what: str) -> str:

@@ -309,7 +309,7 @@ class TextAligner:
         self.counts.unwritten.update(script.unwritten)
         self.counts.num_untimed += sum(script.has_no_tokens)
         self.counts.num_words += len(words)
-        self.counts.add_missing([word.text for word in words if word.missing])
+        self.counts.add_missing(job.audio.path, [word.text for word in words if word.missing])
         if job.given is None:
             self.counts.add_unheard([f"{job.audio.path}: {number}" for number, _ in unheard])
         return Transcript(

@@ -128,14 +128,20 @@ class Texts:
         text, encoding = decode(content)
         format = format_of(text, file.suffix.lower())
         if format is None:
-            return {"text": _utf_8(content, file, path)}
-        try:
-            words, cues = read_subtitles(text, format, encoding)
-        except NoCues as error:
-            raise AudioError(path, f"{os.fspath(file)}: {error}: no subtitles to align") from None
+            if content.startswith(_DOCUMENTS):
+                raise AudioError(path, f"{os.fspath(file)}: a document, not text: save it as text in UTF-8")
+            if encoding is not None and (found := _NO_TEXT.search(text)):
+                raise AudioError(path, f"{os.fspath(file)}: not text at character {found.start()}: save it as UTF-8")
+            fields: dict[str, Any] = {"text": without_markup(text) if file.suffix.lower() == ".md" else text}
+        else:
+            try:
+                words, cues = read_subtitles(text, format, encoding)
+            except NoCues as error:
+                raise AudioError(path, f"{os.fspath(file)}: {error}: no subtitles to align") from None
+            fields = {"text": words, "subtitles": cues}
         if encoding is not None:
             self.encodings[file] = encoding
-        return {"text": words, "subtitles": cues}
+        return fields
 
     def _for_several(self) -> UsageError:
         return UsageError(
@@ -143,16 +149,8 @@ class Texts:
         )
 
 
-def _utf_8(content: bytes, file: Path, path: str) -> str:
-    if content.startswith(_DOCUMENTS):
-        raise AudioError(path, f"{os.fspath(file)}: a document, not text: save it as text in UTF-8")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise AudioError(path, f"{os.fspath(file)}: not valid UTF-8 at byte {error.start}: save it as UTF-8") from None
-
-
 OTHER_SUBTITLES = frozenset((".dfxp", ".itt", ".lrc", ".sami", ".sbv", ".scc", ".smi", ".stl", ".sub", ".ttml", ".usf"))
+_NO_TEXT = re.compile("[\0-\b\x0e-\x1f\ufffd]")
 _SNIFFED_LINES = 20  # without a timing line among them, a file is a text
 _SOUNDS = re.compile(
     r"\[[^\[\]]*\]|\([^()]*\)|\{[^{}]*\}|（[^（）]*）|【[^【】]*】|［[^［］]*］|〔[^〔〕]*〕|\*[^*\n]+\*"
@@ -162,6 +160,9 @@ _MARKS = frozenset(_DASHES + _MUSIC + "*~_•…<>|/\\.,:;!?\"'")
 _LEADING = re.compile(f"[{re.escape(f'>*•{_DASHES}{_MUSIC}')}\\s]+")
 _LABEL = re.compile(r"([^:\n]{1,40}?)\s*:(?=\s|$)")
 _MAX_LABEL_WORDS = 4
+# Of a paragraph in our Markdown: its time and its speaker, and characters that are no markup.
+_TIME_AND_SPEAKER = re.compile(r"(?:\[[\d:]+\]\s*)?(?:\*\*(.+?)\*\*(?=:))?")
+_ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
 _OWN_NAME = re.compile(r"(?:channel|speaker) \d+")  # of a speaker without a name (--speakers)
 
 
@@ -246,6 +247,12 @@ def _spoken(cues: Sequence[Sequence[str]]) -> list[str]:
     ]
     labels = _labels((line for one in lines for line in one), len(cues))
     return [" ".join(word for line in one for word in _words(line, labels)) for one in lines]
+
+
+def without_markup(text: str) -> str:
+    """Return Markdown, as `-f md` writes it, as `-f txt` writes it: without headings and times. Lines keep their numbers."""
+    lines = ("" if line.startswith("#") else _TIME_AND_SPEAKER.sub(r"\1", line, count=1) for line in text.splitlines())
+    return _ESCAPED.sub(r"\1", "\n".join(lines))
 
 
 def without_names(text: str) -> tuple[str, list[str | None]]:

@@ -10,6 +10,7 @@ import glob
 import os
 import re
 import tarfile
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
@@ -19,6 +20,9 @@ from fastscribe.audio.media import FilePart
 
 _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd")  # as gzip, bzip2, xz, zstd begin
 _NUMBER = re.compile(r"(\d+)(?=\D*$)")
+_CUT_OFF = "cut off: it ends in the middle of a member"
+_DAMAGED = "damaged: what stands behind the last recording that is read is no member, so those behind it are not found"
+_NO_END = "what may follow in a .tar (which has no end mark, so it may be cut off)"
 _KEPT_ARCHIVES = 4  # indexes of those that paths point into
 
 
@@ -28,8 +32,13 @@ def number_of(path: str) -> int | None:
     return None if found is None else int(found[1])
 
 
-def iter_members(path: str) -> Iterator[tuple[str, FilePart]]:
-    """Yield the names and places of an archive's files in order. Raises NotAList where it cannot be read any further."""
+def iter_members(path: str, left_out: Counter[str] | None = None) -> Iterator[tuple[str, FilePart]]:
+    """Yield the names and places of an archive's files in order. Raises NotAList where it cannot be read any further.
+
+    Args:
+        path: The archive.
+        left_out: Counts an archive without the blocks at its end, which some programs do not write.
+    """
     try:
         with tarfile.open(path, "r:") as archive:
             for member in archive:
@@ -38,10 +47,22 @@ def iter_members(path: str) -> Iterator[tuple[str, FilePart]]:
                 if member.isfile():
                     yield member.name.removeprefix("./"), FilePart(path, member.offset_data, member.size)
                 archive.members = []  # type: ignore[attr-defined]  # it would grow
+            if not _has_end(path, archive.offset) and left_out is not None:
+                left_out[_NO_END] += 1
     except tarfile.TarError as error:
         raise NotAList(_tar_problem(path, error)) from error
     except OSError as error:
         raise NotAList(system_problem(error)) from error
+
+
+def _has_end(path: str, offset: int) -> bool:
+    """Return True if an archive's end is where its members end. Raises NotAList for anything else, which tarfile lets pass."""
+    with open(path, "rb") as file:
+        file.seek(offset)
+        block = file.read(tarfile.BLOCKSIZE)
+    if any(block):
+        raise NotAList(_DAMAGED if len(block) == tarfile.BLOCKSIZE else _CUT_OFF)
+    return len(block) == tarfile.BLOCKSIZE
 
 
 def _tar_problem(path: str, error: tarfile.TarError) -> str:
@@ -49,8 +70,8 @@ def _tar_problem(path: str, error: tarfile.TarError) -> str:
         is_compressed = file.read(6).startswith(_COMPRESSED)
     if is_compressed:
         return "compressed: only a tar without compression can be read in any order: unpack that, and give the tar"
-    is_cut_off = str(error) in ("unexpected end of data", "truncated header")
-    return "cut off: it ends in the middle of a member" if is_cut_off else f"no tar archive: {error}"
+    is_cut_off = str(error) in ("unexpected end of data", "truncated header", "empty header")
+    return _CUT_OFF if is_cut_off else f"no tar archive: {error}"
 
 
 def _indexed(path: str) -> tuple[dict[str, FilePart], str | None]:

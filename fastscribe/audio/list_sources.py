@@ -103,7 +103,7 @@ def _tar_rows(path: str, left_out: Counter[str]) -> Iterator[Row]:
     others: dict[str, FilePart] = {}
     problem: NotAList | None = None
     try:
-        for name, part in iter_members(path):
+        for name, part in iter_members(path, left_out):
             if not any(one.startswith(".") for one in name.split("/")):  # as in folders
                 (recordings if is_audio_name(name) else others)[name] = part
     except NotAList as error:

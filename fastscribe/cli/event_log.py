@@ -4,14 +4,15 @@
 {"event": "progress", "files", "failed", "skipped", "audio_s", "done_s", "planned_s", "elapsed_s", "rtfx"}  twice a second
 {"event": "failed", "audio_filepath", "stage", "message"}          a file that failed; with "offset", "id", "listed" of a list
 {"event": "finished", "report"}                                                                    report.json's content
-{"event": "stopped", "message"}                                        instead: an error or a signal ended the run
+{"event": "stopped", "message"}      instead: an error or a signal ended the run; with the counts of progress, once it has begun
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from threading import Event, Lock, Thread
 from time import perf_counter
@@ -22,6 +23,7 @@ import typer
 from fastscribe._system.file_kinds import starts_with
 from fastscribe._system.signals import Terminated
 from fastscribe._system.url_secrets import hide_secrets
+from fastscribe.cli.terminal import say
 from fastscribe.errors import FastscribeError, UsageError
 from fastscribe.types import Failure
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from fastscribe.transcriber import Transcriber
 
 _EVERY_S = 0.5
+_COUNTS = ("files", "failed", "skipped")
 _SIGNALS: dict[type[BaseException], str] = {
     KeyboardInterrupt: "interrupted",
     Terminated: "terminated",
@@ -38,7 +41,7 @@ _OURS = re.compile(rb'\{"event": "')  # the start of an earlier run's log, which
 
 
 class EventLog:
-    """Writer of events to a file, a pipe or /dev/fd/3. If the reader closes it, the run goes on.
+    """Writer of events to a file, a pipe or /dev/fd/3. If the reader closes it, or the disk is full, the run goes on.
 
     Args:
         path: Where the events go.
@@ -48,8 +51,9 @@ class EventLog:
     """
 
     def __init__(self, path: Path) -> None:
-        self._start = perf_counter()
+        self._path, self._start = path, perf_counter()
         self._stop_event, self._lock = Event(), Lock()
+        self._counts: Callable[[], dict[str, int]] = dict  # of the run that has begun
         try:
             if not starts_with(path, _OURS):
                 raise UsageError(f"--events {path}: there is a file with something else in it: name another place")
@@ -65,7 +69,8 @@ class EventLog:
         if error is not None and not isinstance(error, typer.Exit):  # which comes behind the last event
             text, is_expected = " ".join(str(error).split()), isinstance(error, (FastscribeError, OSError))
             reason = text if is_expected else f"{type(error).__name__} {text}".rstrip()
-            self._write_event("stopped", {"message": hide_secrets(_SIGNALS.get(type(error), reason))})
+            message = hide_secrets(_SIGNALS.get(type(error), reason))
+            self._write_event("stopped", {"message": message, **self._counts()})
         if self._file is not None:
             try:
                 self._file.close()
@@ -79,13 +84,14 @@ class EventLog:
         facts |= {"devices": num_devices} if num_devices > 1 else {}
         self._write_event("started", {**facts, "load_s": round(transcriber.load_s, 3)})
         self._start = perf_counter()
+        self._counts = lambda: {name: getattr(transcriber.progress, name) for name in _COUNTS}
         Thread(target=self._write_progress, args=(transcriber,), name="events", daemon=True).start()
 
     def _write_progress(self, transcriber: Transcriber) -> None:
         """Write progress periodically: inputs done by an earlier run yield no results that could trigger it."""
         while not self._stop_event.wait(_EVERY_S):
             done, elapsed_s = transcriber.progress, perf_counter() - self._start
-            counts = {name: getattr(done, name) for name in ("files", "failed", "skipped")}
+            counts = {name: getattr(done, name) for name in _COUNTS}
             seconds = {name: round(getattr(done, name), 3) for name in ("audio_s", "done_s", "planned_s")}
             speed = {"elapsed_s": round(elapsed_s, 3), "rtfx": round(done.audio_s / elapsed_s, 2)}
             self._write_event("progress", {**counts, **seconds, **speed})
@@ -103,13 +109,23 @@ class EventLog:
         self._stop_event.set()
         self._write_event("finished", {"report": stats.to_json()})
 
+    def idle(self, stats: RunStats, decoder: str) -> None:
+        """Write the events of a run that had nothing to do, and loaded no model."""
+        facts = {"device": stats.device, "dtype": stats.dtype, "decoder": decoder, "load_s": stats.load_s}
+        self._write_event("started", facts)
+        self.finished(stats)
+
     def _write_event(self, event: str, fields: Mapping[str, Any]) -> None:
-        if self._file is None:
-            return
         line = json.dumps({"event": event, **fields}, ensure_ascii=False) + "\n"
         with self._lock:
+            if self._file is None:
+                return
             try:
                 self._file.write(line)
                 self._file.flush()
-            except (OSError, ValueError):  # the reader has closed the pipe
+            except (OSError, ValueError) as error:
+                with suppress(OSError):  # Python would complain at the end of what is left in the buffer
+                    self._file.close()
                 self._file = None
+                if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):  # whose reader needs no more
+                    say(f"--events {self._path}: cannot be written any more: {error}")

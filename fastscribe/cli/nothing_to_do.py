@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -28,9 +28,14 @@ from fastscribe.pipeline.stats import RunStats
 from fastscribe.pipeline.windows import expected_sources
 from fastscribe.results.fingerprint import content_digests, fingerprint
 from fastscribe.results.moved import MovedLine
-from fastscribe.results.output import JournaledOutput, last_run, moved_line_of, open_journaled
+from fastscribe.results.output import JournaledOutput, check_overwrite, last_run, moved_line_of, open_journaled
 from fastscribe.types import Failure, Source
 from fastscribe.version import __version__
+
+if TYPE_CHECKING:
+    from fastscribe.cli.event_log import EventLog
+
+_NO_STATS = ("request", "language", "speaker_names")  # of what a run states
 
 
 def request_of(job: TranscribeJob) -> str | None:
@@ -48,7 +53,7 @@ def request_of(job: TranscribeJob) -> str | None:
     return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def end_if_done(job: TranscribeJob, listing: Listing) -> JournaledOutput | None:
+def end_if_done(job: TranscribeJob, listing: Listing, event_log: EventLog | None) -> JournaledOutput | None:
     """End the command if an earlier run of the same command has done all of its inputs.
 
     Files that are missing there are made again from its rows. Its report stays, unless there is none or rows were dropped.
@@ -66,7 +71,9 @@ def end_if_done(job: TranscribeJob, listing: Listing) -> JournaledOutput | None:
     is_stream = STDIN in run.inputs  # whose next line may come late
     start, output, all_done = perf_counter(), None if is_stream else _earlier(job), False
     if output is None:
-        if not (run.overwrite or (is_stream and run.moved is not None)):
+        if run.overwrite:
+            _check_overwrite(job, listing.ahead(MAX_WAIT_S))
+        elif not (is_stream and run.moved is not None):
             check_moved(job, listing.ahead(MAX_WAIT_S if is_stream else None), partial(moved_line_of, run))
         return None
     try:
@@ -89,6 +96,8 @@ def end_if_done(job: TranscribeJob, listing: Listing) -> JournaledOutput | None:
     except BaseException:
         output.close(finished=False)
         raise
+    if event_log is not None:
+        event_log.idle(stats, str((output.journal.header or {}).get("--decoder")))
     ledger = output.ledger
     say_listing(listing.left_out, 0, quiet=True)
     if job.quiet:
@@ -113,6 +122,16 @@ def check_moved(
         say(text)
 
 
+def _check_overwrite(job: TranscribeJob, inputs: Iterable[Source | Failure]) -> None:
+    """Print how many results --overwrite removes. Raises UsageError as output.check_overwrite()."""
+    try:
+        check_overwrite(
+            job.output, expected_sources(inputs, None, job.options), (lambda line: None) if job.quiet else say
+        )
+    except OSError as error:
+        raise unusable_folder(job.output.where, error) from error
+
+
 def report_of(output: JournaledOutput, stats: RunStats) -> bytes:
     """Return the content of report.json."""
     return (json.dumps({**stats.to_json(), "request": output.facts["request"]}, indent=2) + "\n").encode()
@@ -123,7 +142,7 @@ def _stats(output: JournaledOutput, listing: Listing, wall_s: float) -> RunStats
     counts: dict[str, Any] = dict.fromkeys(("files", "failed", "padded_frames", "real_frames", "peak_bytes"), 0)
     return RunStats(
         **counts,
-        **{name: value for name, value in output.journal.facts.items() if name not in ("request", "speaker_names")},
+        **{name: value for name, value in output.journal.facts.items() if name not in _NO_STATS},
         audio_s=0.0,
         load_s=0.0,
         wall_s=wall_s,
@@ -139,7 +158,7 @@ def _stats(output: JournaledOutput, listing: Listing, wall_s: float) -> RunStats
 def _earlier(job: TranscribeJob) -> JournaledOutput | None:
     """Open the place of a run of the same command; None if there is none."""
     run = job.output
-    if run.place is None or run.overwrite or job.events:
+    if run.place is None or run.overwrite:
         return None
     try:
         stated = last_run(run.place, run.shard)

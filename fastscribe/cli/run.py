@@ -37,12 +37,14 @@ from fastscribe.cli.run_messages import (
     say_shard,
     say_summary,
     stopped_hint,
+    wordless_line,
 )
 from fastscribe.cli.run_part import TranscribeJob
 from fastscribe.cli.terminal import failure_line, filter_mpg123_messages, say, show_table
 from fastscribe.config import DtypeName, DtypePolicy, FloatDtypeName, Options
 from fastscribe.errors import DeviceFailed, DeviceUnusable, FastscribeError
 from fastscribe.fast_paths import RefusedPath, RefusedPaths
+from fastscribe.languages import written_language
 from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
@@ -88,7 +90,7 @@ def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -
 
     listing = Listing(job.output.inputs)
     check_number(job, listing.ahead())
-    opened = _end_if_done(job, listing)
+    opened = _end_if_done(job, listing, event_log)
     if opened is not None:
         processes.callback(opened.close, False)  # if the run does not come to it
     for line in (line for part in job.parts for line in part.first_lines):
@@ -114,7 +116,10 @@ def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -
             if journaled is not None:
                 from fastscribe.cli.nothing_to_do import report_of
 
-                stats = replace(stats, totals=journaled.totals()._asdict())
+                stats, first_not_given = (
+                    replace(stats, totals=journaled.totals()._asdict()),
+                    journaled.first_not_given(),
+                )
                 journaled.write_report(report_of(journaled, stats), is_idle=not stats.files)
     if event_log is not None:
         event_log.finished(stats)
@@ -128,14 +133,14 @@ def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -
             show_table(report_table(stats))
         else:
             say_summary(job, stats)
-    not_made = 0 if journaled is None else say_of_all_runs(job, journaled, is_idle)
+    not_made = 0 if journaled is None else say_of_all_runs(job, journaled, first_not_given, is_idle)
     not_made += sum(part.finished(job, stats, job.quiet) for part in job.parts)
     num_inputs = stats.files + stats.skipped
     if code := 1 if not_made else job.failure_code(stats.failed, stats.failed_before, num_inputs):
         raise typer.Exit(code)
 
 
-def _end_if_done(job: TranscribeJob, listing: Listing) -> JournaledOutput | None:
+def _end_if_done(job: TranscribeJob, listing: Listing, event_log: EventLog | None) -> JournaledOutput | None:
     """End the command with typer.Exit if an earlier run has done all of its inputs, or if none can be read.
 
     Return the folder, if an earlier run of the same command wrote there and there is something to do.
@@ -147,7 +152,7 @@ def _end_if_done(job: TranscribeJob, listing: Listing) -> JournaledOutput | None
     if has_journal or job.output.url is not None or job.output.moved is not None:
         from fastscribe.cli.nothing_to_do import end_if_done
 
-        return end_if_done(job, listing)
+        return end_if_done(job, listing, event_log)
     return None
 
 
@@ -281,7 +286,9 @@ def _write_all(
         output.flush()
     transcriber.progress.left_out, transcriber.progress.repeats = listing.left_out, listing.repeats
     found = [line for part in job.parts for line in part.lines]
-    for line in [*(others.lines if others else ()), *found, *transcriber.lines]:
+    has_several = transcriber.progress.files > 1 or not job.output.is_stdout
+    wordless = wordless_line(transcriber.progress) if has_several and not job.quiet else ""
+    for line in filter(None, [*(others.lines if others else ()), *found, *transcriber.lines, wordless]):
         bar.say(line)
     return run_stats(transcriber, perf_counter() - start, job.price_per_hour)
 
@@ -404,7 +411,9 @@ def facts_of(job: TranscribeJob, transcriber: Transcriber) -> dict[str, Any]:
 
     stats = run_stats(transcriber, 0.0, job.price_per_hour)
     names = ("device", "dtype", "usd_per_hour", "price_source", "versions")
-    return {"request": request_of(job), **{name: getattr(stats, name) for name in names}}
+    options = transcriber.options
+    language = written_language((options.target_language, options.language), transcriber.known_languages)
+    return {"request": request_of(job), "language": language, **{name: getattr(stats, name) for name in names}}
 
 
 # The time since this process started.

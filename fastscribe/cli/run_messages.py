@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fastscribe._system.text_layout import count_of
@@ -63,6 +63,14 @@ def recording_lines(audio: AudioInfo, options: Options) -> Iterator[tuple[str, s
             each = [f"--{name} {word} transcribes each channel" for name, word in WORDS.items() if word == CHANNELS]
             others = ", ".join([*each, "--channel N one"])
             yield "surround", f"{audio.path}: {note}; {others}; rows of such recordings have audio_notes"
+
+
+def wordless_line(progress: Progress) -> str:
+    """Return the line about recordings of which no word was recognised: music, silence of a dead microphone; "" without any."""
+    number, names = progress.wordless, progress.first_wordless
+    more = f" and {number - len(names):,} more" if number > len(names) else ""
+    has = "has" if number == 1 else "have"
+    return f"{count_of(number, 'recording')} {has} no words: {', '.join(names)}{more}" if number else ""
 
 
 def say_summary(job: TranscribeJob, stats: RunStats) -> None:
@@ -144,19 +152,21 @@ def _share_text(one: DeviceShare, share: float) -> str:
 # Lines about a folder or a store that has results of earlier runs.
 
 
-def say_of_all_runs(job: TranscribeJob, output: JournaledOutput, is_idle: bool) -> int:
+def say_of_all_runs(job: TranscribeJob, output: JournaledOutput, first_not_given: Sequence[str], is_idle: bool) -> int:
     """Print what holds of all runs into a folder or store, at the end. Return the number of files that could not be written.
 
     Args:
         job: The command.
         output: What it wrote to.
+        first_not_given: Results of earlier runs whose inputs this one was not given, as JournaledOutput.first_not_given().
         is_idle: There was nothing to do, which is all that the command has to say.
     """
     if is_idle:
         say_all_done(job, output.ledger)
     if not job.quiet and (number := output.totals().not_given):
         results = "1 result is of an input" if number == 1 else f"{number} results are of inputs"
-        say(f"{job.output.where}: {results} not given this time")
+        more = f" and {number - len(first_not_given):,} more" if number > len(first_not_given) else ""
+        say(f"{job.output.where}: {results} not given this time: {', '.join(first_not_given)}{more}")
     not_made = say_made_again(output, job.quiet)
     if not is_idle:
         say_failed_before(output.ledger)

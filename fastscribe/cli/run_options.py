@@ -81,7 +81,8 @@ Overwrite = Annotated[
     _job_option(
         "--overwrite",
         everyday=True,
-        help="Remove the folder's results, and start over.\fOnly files listed in the folder's journal are removed.",
+        help="Remove the folder's results, and start over.\fOnly files listed in the folder's journal are removed. "
+        "If single files alone are given, results of other recordings are not: the command ends with exit code 2.",
     ),
 ]
 Verbose = Annotated[

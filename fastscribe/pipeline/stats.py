@@ -65,6 +65,7 @@ class DeviceShare:
         return replace(self, device=self.device or other.device, **added)
 
 
+_MAX_NAMES = 3  # files of a kind that are named
 _ADDED = ("batches", "utterances", "audio_s", "busy_s", "peak_bytes", "died", "pinned_bytes")
 
 
@@ -91,6 +92,8 @@ class Progress:
     done_s: float = 0.0  # of the planned ones, decoded or given up: parts of a long recording count as they finish
     gaps: int = 0  # stretches with speech in which no words were found, in files transcribed
     gap_s: float = 0.0
+    wordless: int = 0  # files transcribed of which no word was recognised
+    first_wordless: list[str] = field(default_factory=list)  # paths of the first of them
     padded_frames: int = 0
     real_frames: int = 0
     first_batch_at: float | None = None  # time.perf_counter() when the first batch had its results
@@ -120,6 +123,9 @@ class Progress:
             self.audio_s += result.audio.duration_s
             self.gaps += len(result.gaps)
             self.gap_s += sum(gap.end_s - gap.start_s for gap in result.gaps)
+            self.wordless += not result.text
+            if not result.text and len(self.first_wordless) < _MAX_NAMES:
+                self.first_wordless.append(result.audio.path)
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,9 @@ class RayTranscriber(Transcriber):
 
     def __init__(self, ray: Any, setup: Setup, places: Places, facts: Facts, say: Callable[[str], None]) -> None:
         self._actors = _Actors(facts)
-        model = SimpleNamespace(config=facts.config, tokenizer=None, path=setup.model, has_random_weights=False)
+        model = SimpleNamespace(
+            config=facts.config, languages=facts.languages, tokenizer=None, path=setup.model, has_random_weights=False
+        )
         super().__init__(cast(Any, model), cast(Any, self._actors), setup.options, facts.load_s)
         self._say = self._refused = RefusedPaths.around(say)
         self._ray, self._setup, self._places, self._facts = ray, setup, places, facts

@@ -67,6 +67,7 @@ class Facts:
     content_digests: dict[str, str]  # of what the options name, by the option's name
     language_settings: dict[str, str]  # of the fingerprint
     load_s: float
+    languages: Sequence[str] = ()  # that the model states
     version: str = __version__
     said: tuple[str, ...] = ()
 
@@ -272,6 +273,7 @@ def facts_of(transcriber: Transcriber, setup: Setup, said: Sequence[str] = ()) -
         content_digests=transcriber._content_digests(),
         language_settings=transcriber._language_settings(),
         load_s=transcriber.load_s,
+        languages=transcriber.known_languages,
         said=tuple(said),
     )
 

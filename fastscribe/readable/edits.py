@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from fastscribe.config import Options
 from fastscribe.errors import ManifestError, UsageError
-from fastscribe.languages import AUTO
+from fastscribe.languages import written_language
 from fastscribe.readable.fillers import FILLER_LANGUAGES, without_fillers
 from fastscribe.readable.itn import ITN_LANGUAGES, Itn
 from fastscribe.readable.words import edit_alternatives, edit_segments, with_own_words
@@ -68,8 +68,7 @@ class TextEdits:
             MissingExtra: As the constructor.
             UsageError: As the constructor, or the language is not known.
         """
-        given = [tag for tag in (options.target_language, options.language) if tag is not None and tag != AUTO]
-        language = next(iter([*given, *(known if len(known) == 1 else ())]), None)
+        language = written_language((options.target_language, options.language), known)
         if language is None and not says_language:
             option = _asked(options)[0]
             raise UsageError(f"{option}: this model does not say which language it writes: add --language")
@@ -91,7 +90,12 @@ class TextEdits:
         return transcript
 
     def apply_to_stored(self, results: Iterable[Stored | ManifestError]) -> Iterator[Stored | ManifestError]:
-        """Yield results of results.export.stored_results() with changed texts, and what cannot be changed as an error."""
+        """Yield results of results.export.stored_results() with changed texts, and what cannot be changed as an error.
+
+        Raises:
+            UsageError: The language of the first transcript is not known.
+        """
+        known = None
         for stored in results:
             if isinstance(stored, ManifestError):
                 yield stored
@@ -99,6 +103,9 @@ class TextEdits:
             result, row = stored
             if isinstance(result, Failure):
                 yield stored
+            elif not (known := known or self._language or result.audio.language or result.language):
+                option = _asked(self._options)[0]
+                raise UsageError(f"{option}: the language of {result.audio.path} is not known: add --language")
             elif (own := with_own_words(result)) is None:
                 yield row.problem("the texts of its segments are not made of its words, so they cannot be told apart")
             else:

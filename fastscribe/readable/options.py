@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from fastscribe.cli.app import options_in
-from fastscribe.cli.room_options import AddedOptions
+from fastscribe.cli.room_options import AddedOptions, value_of
 from fastscribe.cli.run_part import ExportPart, RunPart, Stored
 from fastscribe.config import Options
 from fastscribe.errors import ManifestError
@@ -74,16 +75,24 @@ class ChangesPart(ExportPart):
 
 
 def _of_export(
+    context: typer.Context,
     remove_fillers: RemoveFillers = False,
     itn: Itn = False,
     language: Annotated[
-        str | None, _option("--language", "-l", help="Language of the texts.\fDefault: the one that each row says.")
+        str | None,
+        _option(
+            "--language", "-l", help="Language of the texts.\fDefault: that of the run, or the one that each row says."
+        ),
     ] = None,
 ) -> ExportPart | None:
     if not (remove_fillers or itn):
         if language is not None:
             raise typer.BadParameter("--language needs --remove-fillers or --itn")
         return None
+    if language is None:
+        from fastscribe.results.export import language_in
+
+        language = language_in(map(Path, value_of(context, "results")))
     return ChangesPart(Options(remove_fillers=remove_fillers, itn=itn, language=language))
 
 

@@ -1,8 +1,8 @@
 """Record what a run's page needs, in memory that does not grow with the number of files.
 
 The audio that is done is kept with its time after every 1st, 2nd, 4th .. batch; of the files, the first failed ones and those
-that deserve a look: with the least confidence, and with the most speech without words. For use from the one thread that drives
-the model.
+that deserve a look: with the least confidence, with the most speech without words, and without any word. For use from the one
+thread that drives the model.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class RunRecorder:
         self._audio_s = self._last_s = 0.0
         self._uncertain: list[tuple[float, int, str, int]] = []  # confidence, index among the inputs, path, words
         self._wordless: list[tuple[float, int, str]] = []  # minus the seconds, index, path
+        self._silent: list[tuple[int, str, float]] = []  # index, path, seconds
         self._failures: list[tuple[str, str, str]] = []
         self._failed_by_stage: Counter[str] = Counter()
         self._start = self._clock()
@@ -63,10 +64,13 @@ class RunRecorder:
         gap_s = sum(gap.end_s - gap.start_s for gap in result.gaps)
         if gap_s > 0:
             insort(self._wordless, (-gap_s, index, path))
+        elif not result.text:
+            insort(self._silent, (index, path, result.audio.duration_s))
         known = [word.confidence for word in result.words if 0.0 <= word.confidence <= 1.0]  # False for NaN
         if known:
             insort(self._uncertain, (sum(known) / len(known), index, path, len(known)))
-        del self._wordless[_MAX_TO_LOOK_AT:], self._uncertain[_MAX_TO_LOOK_AT:]
+        for kind in (self._wordless, self._silent, self._uncertain):
+            del kind[_MAX_TO_LOOK_AT:]
 
     def data(self) -> dict[str, Any]:
         """Return everything as JSON values."""
@@ -74,6 +78,7 @@ class RunRecorder:
             "audio_over_time": [*self._points, (self._last_s, self._audio_s)],
             "uncertain": [(_shorten_left(path), confidence, num) for confidence, _, path, num in self._uncertain],
             "wordless": [(_shorten_left(path), -negative_s) for negative_s, _, path in self._wordless],
+            "silent": [(_shorten_left(path), duration_s) for _, path, duration_s in self._silent],
             "failures": {"by_stage": dict(self._failed_by_stage), "first": self._failures},
         }
 

@@ -93,10 +93,13 @@ def _about_the_run(report: Mapping[str, Any]) -> Iterator[str]:
 def _to_look_at(recorded: Mapping[str, Any]) -> Iterator[Html]:
     """Yield the recordings that deserve a look."""
     rows = [(path, f"{duration(gap_s)} of speech without words") for path, gap_s in recorded["wordless"]]
+    rows += [(path, f"no words in {duration(duration_s)}") for path, duration_s in recorded["silent"]]
     for path, confidence, num in recorded["uncertain"]:
         rows.append((path, f"mean confidence {confidence:.2f} of {count_of(num, 'word')}"))
     if rows:
-        note = markup.paragraph("Those with the most speech without words, and those of the lowest confidence.")
+        note = markup.paragraph(
+            "Those with the most speech without words, without any word, and of the lowest confidence."
+        )
         yield markup.section("Files to look at", note, markup.listed(rows))
 
 

@@ -23,8 +23,8 @@ from fastscribe.errors import ManifestError, UsageError
 from fastscribe.results.interfaces import OutputRun
 from fastscribe.results.journal import Journal, read_header
 from fastscribe.results.names import Names
-from fastscribe.results.output import JournaledOutput, open_journaled, style_at
-from fastscribe.results.paths import journals_in
+from fastscribe.results.output import JournaledOutput, last_run, open_journaled, style_at
+from fastscribe.results.paths import Paths, journals_in
 from fastscribe.results.repair import edited_rows
 from fastscribe.results.result_files import file_formats
 from fastscribe.results.rows import ResultRow
@@ -91,10 +91,25 @@ def export_in_place(directory: Path, style: OutputStyle, say: Callable[[str], ob
 
 def names_in(place: Path) -> SpeakerNames | None:
     """Return the names of speakers that were last given for a folder, or for rows in a folder; None: none were."""
+    runs = [OutputRun(OutputStyle(), None, paths.shard, place=paths.directory) for paths in _runs_at(place)]
+    return next(filter(None, (style_at(run).speaker_names for run in runs)), None)
+
+
+def language_in(places: Iterable[Path]) -> str | None:
+    """Return the language that the runs of all these folders, or of rows in folders, wrote; None: it is not known, or several.
+
+    Raises:
+        UsageError: A journal is not of this version.
+        OSError: A folder cannot be read.
+    """
+    stated = [(last_run(paths.directory, paths.shard) for paths in _runs_at(place)) for place in places]
+    found = {run and (run.facts.get("language") or run.header.get("--language")) for runs in stated for run in runs}
+    return found.pop() if len(found) == 1 else None
+
+
+def _runs_at(place: Path) -> list[Paths]:
     folder = place if place.is_dir() else place.parent
-    own = [paths for paths in journals_in(folder) if place in (folder, paths.rows)] if folder.is_dir() else []
-    found = [style_at(OutputRun(OutputStyle(), None, paths.shard, place=folder)).speaker_names for paths in own]
-    return next(filter(None, found), None)
+    return [paths for paths in journals_in(folder) if place in (folder, paths.rows)] if folder.is_dir() else []
 
 
 def stored_results(

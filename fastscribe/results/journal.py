@@ -1,11 +1,11 @@
 """The journal of earlier runs: one line for each finished input, written once its row is durable and before its files are.
 
 The first line is the fingerprint (fingerprint.py): all that decides results. An input's line has its `key`, which identifies
-it; its `state`, which tells whether it has changed; the offsets of its row in `transcripts.jsonl`; its `index` among the
-inputs; whether it failed; and of each file that its row gives the size, the CRC-32 and the layout. So a file is a run's own if
-its CRC-32 is the journal's. A later line of the same key replaces the earlier one. It may have the same row, if only files
-were made again. Two other kinds of lines are notes: `{"run"}` has what a run stated, and `{"synced"}` says that the files of
-all lines above it are durable.
+it; its `state`, which tells whether it has changed; the offsets and, in a folder, the CRC-32 of its row in `transcripts.jsonl`;
+its `index` among the inputs; whether it failed; and of each file that its row gives the size, the CRC-32 and the layout. So a
+file is a run's own if its CRC-32 is the journal's. A later line of the same key replaces the earlier one. It may have the same
+row, if only files were made again. Two other kinds of lines are notes: `{"run"}` has what a run stated, and `{"synced"}` says
+that the files of all lines above it are durable.
 """
 
 from __future__ import annotations
@@ -95,6 +95,7 @@ class Entry(NamedTuple):
     input_bytes: int | None = None  # size of the input; None: not known
     files: Mapping[str, FileMark] = {}  # by format
     former: Mapping[str, tuple[int, ...]] = {}  # CRC-32 of what earlier runs may have left under the same names
+    row_crc: int | None = None  # CRC-32 of its row; None: not known
 
     def line(self) -> bytes:
         fields: dict[str, Any] = {
@@ -110,6 +111,8 @@ class Entry(NamedTuple):
             fields["for_list"] = True
         if self.input_bytes is not None:
             fields["input_bytes"] = self.input_bytes
+        if self.row_crc is not None:
+            fields["row_crc"] = f"{self.row_crc:08x}"
         if self.name:
             fields["name"] = self.name
         if self.files:
@@ -350,7 +353,7 @@ def parse_entry(line: bytes) -> Entry | None:
         (begin, end), failed = fields["row"], fields["failed"] is True
         key, state = int(fields["key"], 16), int(fields["state"], 16)
         order, audio_s = int(fields["index"]), float(fields["audio_s"])
-        input_bytes = fields.get("input_bytes")
+        input_bytes, row_crc = fields.get("input_bytes"), fields.get("row_crc")
         files = {
             format: FileMark(int(size), int(crc, 16), int(layout))
             for format, (size, crc, layout) in fields.get("files", {}).items()
@@ -371,6 +374,7 @@ def parse_entry(line: bytes) -> Entry | None:
             None if input_bytes is None else int(input_bytes),
             files,
             former,
+            None if row_crc is None else int(row_crc, 16),
         )
     except (ValueError, TypeError, KeyError, OverflowError, AttributeError):
         return None
@@ -413,11 +417,16 @@ def check_same_settings(where: Path | str, before: Mapping[str, Any], fingerprin
     names = [name for name in {**before, **now} if _shown(before, name) != _shown(now, name)]
     if not names:
         return
-    differences = "; ".join(f"{name} was {_shown(before, name)}, is {_shown(now, name)}" for name in names)
+    differences = "; ".join(
+        f"{name}: other phrases were given"  # of which the fingerprint has digests
+        if name == "--boost" and name in before and name in now
+        else f"{name} was {_shown(before, name)}, is {_shown(now, name)}"
+        for name in names
+    )
     why = ", which needs decoding again" if names == ["--tokens"] and now["--tokens"] else ""
+    start_over = "" if "export" in now else ", or --overwrite to start over"  # which export does not have
     raise UsageError(
-        f"{where}: holds results of a run with other settings ({differences}{why}): use another folder, or "
-        "--overwrite to start over"
+        f"{where}: holds results of a run with other settings ({differences}{why}): use another folder{start_over}"
     )
 
 

@@ -9,8 +9,9 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
+from fastscribe._system.text_layout import count_of
 from fastscribe.results.interfaces import NOT_MOVED, UNKNOWN_PLACE, Moved, OutputRun
-from fastscribe.results.journal import NO_STATE, Entry, Journal, read_entries
+from fastscribe.results.journal import NO_STATE, Entry, Journal, is_row, read_entries
 from fastscribe.results.journal_ledger import key_of, state_of
 from fastscribe.results.storage import ROWS, Storage
 from fastscribe.types import Source
@@ -29,8 +30,9 @@ class MovedLine(NamedTuple):
 def moved_line(storage: Storage, run: OutputRun, journal: Journal, inputs: Iterable[object]) -> MovedLine:
     """Return what a run says if results seem to be of its inputs when they were elsewhere, or if --moved finds none of them.
 
-    There is nothing to say if most of the first inputs have results, or if nothing is known of the others under any other
-    path. A --moved finds a result that an earlier run has taken over, too. Raises OSError.
+    There is nothing to say if all of the first inputs have results, or if nothing is known of the others under any other path.
+    If most have results, the run goes on after its line. A --moved finds a result that an earlier run has taken over, too.
+    Raises OSError.
 
     Args:
         storage: Where the results are.
@@ -46,7 +48,8 @@ def moved_line(storage: Storage, run: OutputRun, journal: Journal, inputs: Itera
     files = (one for one in own if isinstance(one.file, str))
     sources = list(islice(files, _FEW))
     new = [one for one in sources if not journal.has_result(key_of(one))]
-    if given == Moved.of(NOT_MOVED) or 2 * len(new) <= len(sources):
+    is_part = 2 * len(new) <= len(sources)  # a subfolder, perhaps
+    if given == Moved.of(NOT_MOVED) or not new or (is_part and given is not None):
         return MovedLine()
 
     def is_known(source: Source, moved: Moved) -> bool:
@@ -55,7 +58,7 @@ def moved_line(storage: Storage, run: OutputRun, journal: Journal, inputs: Itera
 
     if given is not None and any(is_known(one, given) for one in chain(sources, files)):
         return MovedLine()
-    found = None if journal.path is None else _find_moved(journal.path, new)
+    found = None if journal.path is None else _find_moved(journal.path, new, is_part)
     moved = None if found is None else _place_of(found, storage, is_known, given is not None)
     if given is not None:
         near = f"did you mean {moved}?" if moved else f"--moved {NOT_MOVED} decodes them"
@@ -63,6 +66,10 @@ def moved_line(storage: Storage, run: OutputRun, journal: Journal, inputs: Itera
     if found is None or moved is None:
         return MovedLine()
     place = "that were elsewhere" if moved.old == UNKNOWN_PLACE else f"in {moved.old}, which is gone"
+    if is_part:
+        again = f"the names and sizes of {count_of(len(found), 'input')} without a result: {moved} takes them over"
+        is_sure = _are_same(found)
+        return MovedLine(f"{where}: holds results of recordings {place}, with {again}" if is_sure else "", False)
     text = f"{where}: holds results of recordings {place}, with the names and sizes of these inputs"
     if not _are_same(found):
         return MovedLine(
@@ -81,21 +88,28 @@ class _Found(NamedTuple):
     entry: Entry
 
 
-def _find_moved(journal: Path, new: list[Source]) -> list[_Found] | None:
-    """Return the `new` inputs of which results have the names and sizes, in the journal's order; None if they are too few."""
+def _find_moved(journal: Path, new: list[Source], is_part: bool) -> list[_Found] | None:
+    """Return the `new` inputs of which results have the names and sizes, in the journal's order; None if they are too few.
+
+    With `is_part` any may be new recordings, and names are those of files, as a subfolder's is part of an id.
+    """
+
+    def name_of(id: str) -> str:
+        return id.rpartition("/")[2] if is_part else id
+
     wanted: dict[tuple[str, int | None], tuple[Source, int]] = {}
     for source in new:
         state, num_bytes = state_of(source)
         if num_bytes is not None:
-            wanted[source.id, num_bytes] = source, state
+            wanted[name_of(source.id), num_bytes] = source, state
     found: dict[tuple[str, int | None], _Found] = {}
     for entry in islice(read_entries(journal), _MANY):
-        name = entry.id, entry.input_bytes
+        name = name_of(entry.id), entry.input_bytes
         if entry.state != NO_STATE and name in wanted:
             source, state = wanted[name]
             if name not in found or entry.state == state:
                 found[name] = _Found(source, state, entry)
-    return list(found.values()) if 2 * len(found) > len(new) else None
+    return list(found.values()) if found and (is_part or 2 * len(found) > len(new)) else None
 
 
 def _are_same(found: list[_Found]) -> bool:
@@ -117,11 +131,15 @@ def _place_of(
 ) -> Moved | None:
     """Return what --moved should say for inputs of which results have the names and sizes.
 
-    Return None if those recordings are still there, unless they `may_be_there`. The old place is UNKNOWN_PLACE if rows name it
-    by a path that counts from their list, or were taken over from a third place.
+    Return None if those recordings are still there, unless they `may_be_there`, or if their rows are no longer where the
+    journal says. The old place is UNKNOWN_PLACE if rows name it by a path that counts from their list, or were taken over from
+    a third place.
     """
     source, _, entry = found[0]
-    stated, path = str(json.loads(storage.read(ROWS, entry.begin, entry.end)).get("audio_filepath")), str(source.file)
+    row = storage.read(ROWS, entry.begin, entry.end)
+    if not is_row(row):  # someone edited the rows, which a run mends first
+        return None
+    stated, path = str(json.loads(row).get("audio_filepath")), str(source.file)
     is_relative = source.row is not None and not os.path.isabs(stated)  # to its list, which may have been anywhere
     old = os.path.join(os.sep, UNKNOWN_PLACE, stated) if is_relative else os.path.abspath(stated)
     if old == os.path.abspath(path):  # it was taken over elsewhere, and is back

@@ -7,6 +7,7 @@ command goes on where the last run stopped: the ledger knows what is done, and f
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -20,7 +21,9 @@ import numpy as np
 
 from fastscribe._system.file_kinds import InTheWay
 from fastscribe._system.safe_open import safe_open
+from fastscribe._system.text_layout import count_of
 from fastscribe._system.urls import is_url
+from fastscribe.audio.formats import list_kind
 from fastscribe.audio.inputs import expand
 from fastscribe.config import OutputStyle, SpeakerNames
 from fastscribe.errors import OutputError, UsageError
@@ -36,7 +39,7 @@ from fastscribe.results.journal import (
     read_entries,
 )
 from fastscribe.results.journal import last_run as last_run_in
-from fastscribe.results.journal_ledger import JournalLedger
+from fastscribe.results.journal_ledger import JournalLedger, key_of
 from fastscribe.results.moved import MovedLine, moved_line
 from fastscribe.results.names import Names
 from fastscribe.results.paths import Paths, in_the_way
@@ -44,9 +47,10 @@ from fastscribe.results.result_files import ResultFiles, file_formats
 from fastscribe.results.shards import Shard
 from fastscribe.results.storage import ROWS, Finish, Item, NewFile, Storage
 from fastscribe.results.stored import NotAResult
-from fastscribe.types import BoolArray, Failure, Transcript
+from fastscribe.types import BoolArray, Failure, Source, Transcript
 
 _NAMES = "speaker_names"  # in what a journal's runs state
+_MAX_NAMES = 3  # of results that a message names
 _REMOVED_AT_ONCE = 1000
 _REMOVE_TIMEOUT_S = 5.0  # until another shard of this run must have removed what both find
 
@@ -281,8 +285,7 @@ class JournaledOutput:
 
     def totals(self) -> Totals:
         """Return what the place holds once this run has finished."""
-        journal = self.journal
-        is_counted = ~journal.is_replaced & (journal.is_in_this_run | ~journal.entries["for_list"]) & journal.is_live
+        journal, is_counted = self.journal, self._is_counted
         before = journal.entries[is_counted]
         return Totals(
             files=self._new.files + len(before),
@@ -290,6 +293,17 @@ class JournaledOutput:
             audio_s=self._new.audio_s + float(before["audio_s"].sum()),
             not_given=int((is_counted & ~journal.is_in_this_run).sum()),
         )
+
+    def first_not_given(self) -> list[str]:
+        """Return the ids of the first of the results that totals() counts as not given, before close()."""
+        entry_indices = np.flatnonzero(self._is_counted & ~self.journal.is_in_this_run)[:_MAX_NAMES]
+        return [self.journal.entry(entry_index).id for entry_index in entry_indices.tolist()]
+
+    @property
+    def _is_counted(self) -> BoolArray:
+        journal = self.journal
+        is_given: BoolArray = journal.is_in_this_run | ~journal.entries["for_list"]
+        return is_given & ~journal.is_replaced & journal.is_live
 
     def write_report(self, content: bytes, *, is_idle: bool = False) -> None:
         """Have `close` write the report last and durably: `merge` takes it as proof that the run is complete.
@@ -481,6 +495,31 @@ def moved_line_of(run: OutputRun, inputs: Iterable[object]) -> MovedLine:
         return moved_line(storage, run, storage.load(run.shard), inputs)
     finally:
         storage.close(None)
+
+
+def check_overwrite(run: OutputRun, inputs: Iterable[Source | Failure], say: Callable[[str], object]) -> None:
+    """Print how many results --overwrite removes, if these are more than the inputs.
+
+    Raises:
+        UsageError: Only single files are given, and there are results of other recordings.
+        OSError: The place cannot be read.
+    """
+    storage = storage_at(run.where, run.shard)
+    try:
+        journal = storage.load(run.shard, whatever_is_left=True)
+    finally:
+        storage.close(None)
+    has_result = [journal.has_result(key_of(one)) for one in inputs]
+    num_results = int(journal.is_live.sum())
+    num_others = num_results - sum(has_result)
+    if num_others > 0 and all(os.path.isfile(path) and not list_kind(path) for path in run.inputs):
+        raise UsageError(
+            f"{run.where}: --overwrite would also remove {count_of(num_others, 'result')} of other recordings: to transcribe "
+            "only the given ones again, touch their files and leave --overwrite out; to start over, name another folder, or "
+            "remove this one"
+        )
+    if num_results > len(has_result):
+        say(f"{run.where}: --overwrite removes {count_of(num_results, 'result')} of earlier runs")
 
 
 @contextmanager

@@ -9,22 +9,26 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from shlex import quote
+from typing import NamedTuple
+from zlib import crc32
 
 import numpy as np
 
-from fastscribe._system.safe_files import open_new, sync, unused_name, write_atomic
+from fastscribe._system.safe_files import open_new, sync, sync_folder, unused_name, write_atomic
 from fastscribe.errors import UsageError
 from fastscribe.results.compact import CHANGED
-from fastscribe.results.journal import NO_STATE, SYNCED, Journal, is_row, parse_entry, read_journal
+from fastscribe.results.journal import NO_STATE, SYNCED, Entry, Journal, is_row, parse_entry, read_entries, read_journal
 from fastscribe.results.paths import Paths
-from fastscribe.types import RecordArray
+from fastscribe.types import BoolArray, RecordArray
 
 _COPY_BYTES = 1 << 20
 _MAX_TORN = 4096  # rows at the end that a power cut may have zeroed
 _MAX_TORN_BYTES = 1 << 27  # of one commit
+_Place = tuple[int, int]  # offsets of the begin and the end of a row
 
 
 def repair(paths: Paths, journal: Journal, say: Callable[[str], object]) -> Journal:
@@ -54,6 +58,113 @@ def repair(paths: Paths, journal: Journal, say: Callable[[str], object]) -> Jour
     if paths.journal.stat().st_size > journal.end:
         os.truncate(paths.journal, journal.end)
     return journal
+
+
+class FoundRows(NamedTuple):
+    """Where rows are that someone's edit has moved."""
+
+    places: Mapping[_Place, _Place]  # of the rows that are as their run left them, by those in the journal
+    gaps: Sequence[_Place]  # lines between and behind them that the journal does not know
+    end: int  # of the last of these rows
+
+    def is_lost(self, entries: RecordArray) -> BoolArray:
+        """Return which entries have had a row that is gone."""
+        had_row = entries["end"] > entries["begin"]
+        return np.array([place not in self.places for place in entries[["begin", "end"]].tolist()], bool) & had_row
+
+
+def found_again(paths: Paths, journal: Journal) -> FoundRows | None:
+    """Find rows by their size and CRC-32 behind one that someone changed, or removed.
+
+    Return None if the last row is where the journal says, if there are none behind such a row, as after a power cut, or if that
+    cannot be told: rows of an earlier version have no CRC-32 in the journal.
+    """
+    entries = journal.entries
+    last = int(np.argmax(entries["end"])) if len(entries) else 0
+    if journal.path is None or not len(entries) or not paths.rows.exists() or _is_there(paths.rows, entries[last]):
+        return None
+    wanted: dict[tuple[int, int], list[_Place]] = {}  # by size and CRC-32
+    known = set[_Place]()
+    for entry in islice(read_entries(journal.path), len(entries)):
+        place = entry.begin, entry.end
+        if entry.end > entry.begin and place not in known and entry.state != NO_STATE:
+            if entry.row_crc is None:
+                return None
+            known.add(place)
+            wanted.setdefault((entry.end - entry.begin, entry.row_crc), []).append(place)
+    places, gaps = dict[_Place, _Place](), list[_Place]()
+    # Where the line begins, where a gap before it would, and where the journal has the row before.
+    at, begin, behind = 0, 0, -1
+    with paths.rows.open("rb") as file:
+        for line in file:
+            rows = (one for one in wanted.get((len(line), crc32(line)), ()) if one[0] > behind)
+            if (old := next(rows, None)) is not None:
+                if at > begin:
+                    gaps.append((begin, at))
+                begin, behind, places[old] = at + len(line), old[0], (at, at + len(line))
+            at += len(line)
+    if at > begin:
+        gaps.append((begin, at))
+    return FoundRows(places, gaps, begin) if any(old != new for old, new in places.items()) else None
+
+
+def realign(paths: Paths, journal: Journal, say: Callable[[str], object]) -> Journal:
+    """Rewrite the journal if someone's edit has moved rows, so that only inputs whose rows it changed are done again.
+
+    Lines of the user's are copied to a file beside first. Those between rows stay until the run ends, as replaced rows do.
+
+    Args:
+        paths: The folder's files.
+        journal: What the journal has.
+        say: Shows one line to the user if there was such an edit.
+
+    Returns:
+        The journal as it is now.
+
+    Raises:
+        OSError: A file cannot be written.
+    """
+    found = found_again(paths, journal)
+    if found is None:
+        return journal
+    gone = "the inputs of rows that are gone"
+    if found.gaps:
+        beside = unused_name(paths.rows, "cut-off")
+        with paths.rows.open("rb") as file, open_new(beside) as copy:
+            for begin, end in found.gaps:
+                file.seek(begin)
+                copy.write(file.read(end - begin))
+            sync(copy)
+        sync_folder(paths.directory)  # or a power cut could keep the journal below and lose the copy
+        gone = f"rows that do not fit the journal are in {beside}; their inputs"
+    write_atomic(paths.journal, b"".join(_moved_lines(paths.journal, journal.end, found)))
+    os.truncate(paths.rows, found.end)
+    say(f"{paths.rows}: was changed since its run: {gone} are done again")
+    return read_journal(paths.journal, journal.own)
+
+
+def _moved_lines(path: Path, end: int, found: FoundRows) -> Iterator[bytes]:
+    """Yield the journal's lines up to offset `end` with the rows' places, and a line without an input for each gap."""
+    gaps = {gap_end: gap_begin for gap_begin, gap_end in found.gaps}
+    with path.open("rb") as file:
+        for line in file:
+            if (end := end - len(line)) < 0:
+                return
+            entry = parse_entry(line)
+            if entry is None or entry.end == entry.begin:
+                yield line
+            elif (place := found.places.get((entry.begin, entry.end))) is None:
+                yield entry._replace(begin=0, end=0, state=NO_STATE).line()
+            else:
+                if (gap_begin := gaps.pop(place[0], None)) is not None:
+                    yield Entry("", NO_STATE, NO_STATE, gap_begin, place[0], 0, False).line()
+                yield entry._replace(begin=place[0], end=place[1]).line()
+
+
+def _is_there(path: Path, entry: np.void) -> bool:
+    with path.open("rb") as file:
+        file.seek(int(entry["begin"]))
+        return entry["end"] == entry["begin"] or is_row(file.read(int(entry["end"] - entry["begin"])))
 
 
 def check_unedited(paths: Paths, journal: Journal) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
+from zlib import crc32
 
 import numpy as np
 
@@ -41,7 +42,7 @@ from fastscribe.results.journal import (
     run_line,
 )
 from fastscribe.results.paths import Paths, journals_in, merged_files
-from fastscribe.results.repair import check_unedited, num_with_rows, repair
+from fastscribe.results.repair import check_unedited, found_again, num_with_rows, realign, repair
 from fastscribe.results.shards import UNSHARDED, Shard
 from fastscribe.results.storage import ROWS, Each, Finish, Item, Pace
 
@@ -86,8 +87,12 @@ class FolderStorage:
             return Journal(own=[tuple(path.name for path in self._merged())])
         journal = read_journal(paths.journal, self._own(paths))
         if self._lock is None and status_of(paths.swap) is None:  # nothing repairs it: say what a repair would leave
-            lost = journal.entries[num_with_rows(paths, journal.entries) :]
-            lost["state"], lost["begin"], lost["end"] = NO_STATE, 0, 0
+            entries, found = journal.entries, found_again(paths, journal)
+            is_lost = (
+                np.arange(len(entries)) >= num_with_rows(paths, entries) if found is None else found.is_lost(entries)
+            )
+            for field, value in (("state", NO_STATE), ("begin", 0), ("end", 0)):
+                entries[field][is_lost] = value
         return journal
 
     def _own(self, paths: Paths) -> list[tuple[str, ...]]:
@@ -103,6 +108,7 @@ class FolderStorage:
             check_unedited(paths, journal)
         else:
             check_same_settings(self.where, journal.header or {}, header)
+            journal = realign(paths, journal, say)
         journal = repair(paths, journal, say)
         self._discard_temps(journal)
         self._rows, self._lines = (
@@ -267,5 +273,5 @@ def _placed(items: Sequence[Item], begin: int) -> Iterator[Item]:
             yield item
             continue
         end = begin + len(item.row)
-        yield item._replace(entry=item.entry._replace(begin=begin, end=end))
+        yield item._replace(entry=item.entry._replace(begin=begin, end=end, row_crc=crc32(item.row)))
         begin = end

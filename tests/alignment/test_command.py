@@ -99,6 +99,7 @@ def test_errors_of_the_text_are_said(tmp_path: Path) -> None:
     lines = result.stderr.splitlines()
     assert result.returncode == 0 and len(lines) == 2
     assert "does not write β, which the texts have once" in lines[0] and "1 word of the texts was not heard" in lines[1]
+    assert f": {FILES[1]}: ox; they are marked" in lines[1]
 
 
 def test_a_line_that_nobody_speaks_has_no_cue(tmp_path: Path) -> None:
@@ -174,6 +175,11 @@ def test_files_of_texts(tmp_path: Path) -> None:
     for file in FILES:
         shutil.copy(file, audio)
     (texts / f"{FILES[0].stem}.txt").write_text(SENTENCE, encoding="utf-8")
+    dialogue = SENTENCE.replace(", ", ",\n\n[00:03] **Berta**: ")
+    (tmp_path / "talk.md").write_text(f"# a\\_b (00:24)\n\n[00:00] **Anna**: {dialogue}\n", encoding="utf-8")
+    [of_markdown] = rows(align(FILES[0], "--text", tmp_path / "talk.md").stdout)
+    assert of_markdown["pred_text"] == SENTENCE and of_markdown["pred_speakers"] == ["Anna", "Berta"]
+    assert [one["line"] for one in of_markdown["segments"]] == [3, 5]
     (texts / f"{FILES[0].stem}.srt").write_text("1\n0:0 --> 0:1\nother words\n", encoding="utf-8")
     (texts / f"{FILES[1].stem}.vtt").write_bytes(f"WEBVTT\n\n0:0 --> 0:1\n{TEXTS[FILES[1].name]} é\n".encode("latin-1"))
     (texts / f"{FILES[2].stem}.ass").write_text("[Script Info]\n", encoding="utf-8")
@@ -184,6 +190,10 @@ def test_files_of_texts(tmp_path: Path) -> None:
     assert third["error"]["message"].endswith(f"{FILES[2].stem}.ass: it has no cue with a time: no subtitles to align")
     assert f"{FILES[1].stem}.vtt: not UTF-8: read as windows-1252; save it as UTF-8" in result.stderr
     assert f"not read: {texts / FILES[0].stem}.srt, because of several texts .txt, .srt, .vtt" in result.stderr
+    (tmp_path / "a.txt").write_bytes(f"{SENTENCE} José".encode("windows-1252"))
+    guessed = align(FILES[0], "--text", tmp_path / "a.txt")
+    assert rows(guessed.stdout)[0]["text"] == f"{SENTENCE} José"
+    assert f"{tmp_path / 'a.txt'}: not UTF-8: read as windows-1252; save it as UTF-8" in guessed.stderr
     (tmp_path / "a.ttml").write_text("<tt/>", encoding="utf-8")
     (tmp_path / "a.docx").write_bytes(b"PK\3\4 and more")
     document = align(FILES[0], "--text", tmp_path / "a.docx")
@@ -212,4 +222,4 @@ def test_wrong_usage(arguments: list, named: str, tmp_path: Path) -> None:
 
 def test_a_text_that_is_no_text(tmp_path: Path) -> None:
     result = align(FILES[0], "--text", FILES[0], "--quiet")
-    assert result.returncode == 1 and "not valid UTF-8 at byte" in result.stderr and "save it as" in result.stderr
+    assert result.returncode == 1 and "not text at character" in result.stderr and "save it as" in result.stderr

@@ -30,9 +30,12 @@ def test_what_is_not_written_is_counted() -> None:
     assert script.words == ("In", "1984,", "—", "42nd!")
     assert script.unwritten == {"4": 2, "1": 1, "9": 1, "8": 1, "2": 1}
     assert script.has_no_tokens == (False, True, False, False)
-    unwritten, missing = Counts(script.unwritten, 1, 1000, 3, ["a", "b"]).lines
+    counts = Counts(script.unwritten, 1, 1000)
+    for path, words in (("a.wav", ["it", "The"]), ("b.wav", []), ("c.wav", [*"abcdefghi"]), ("d.wav", ["on"])):
+        counts.add_missing(path, words)
+    unwritten, missing = counts.lines
     assert "4" in unwritten and "6 times" in unwritten and "1 word is" in unwritten
-    assert "3 words of the texts were" in missing and "1,000: a, b .." in missing
+    assert "12 words of the texts were" in missing and "1,000: a.wav: it, The; c.wav: a, b, c, d, e, f .." in missing
 
 
 def test_a_word_has_tokens_if_a_letter_is_written() -> None:

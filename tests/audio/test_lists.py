@@ -344,6 +344,18 @@ def test_damaged_tars(tmp_path: Path) -> None:
     *found, last = listed(write(tmp_path / "cut.tar", whole[:-25000]))
     assert [level(one) for one in found[:2] if isinstance(one, Source)] == [1, 2]
     assert isinstance(last, Failure) and last.message == "cut off: it ends in the middle of a member"
+    with tarfile.open(tmp_path / "s.tar") as archive:
+        third = archive.getmember("3.flac").offset
+    for content, message in {
+        whole[:third] + b"\xff" * 20 + whole[third + 20 :]: "damaged: what stands behind",
+        whole[: third + 200]: "cut off: it ends in the middle of a member",
+    }.items():
+        *found, last = listed(write(tmp_path / "damaged.tar", content))
+        assert len(found) == 2 and isinstance(last, Failure) and last.message.startswith(message)
+    for end, counted in ((third, 1), (third + 511, 1), (third + 512, 0)):
+        left_out = Counter[str]()
+        assert len(listed(write(tmp_path / "end.tar", whole[:third] + bytes(end - third)), left_out)) == 2
+        assert [*left_out.values()] == [1] * counted
     for name in ("c.tar.gz", "d.tar"):
         assert problem(tar(tmp_path / name, {"a.flac": b"x"}, "w:gz")).startswith("compressed: only a tar without")
     assert problem(tar(tmp_path / "e.tar", {"a.jpg": b"x"})) == "no audio in this archive"

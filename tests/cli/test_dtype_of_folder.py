@@ -38,7 +38,7 @@ def test_a_folders_results_stay_in_their_dtype(tmp_path: Path) -> None:
     assert len((tmp_path / "transcripts.jsonl").read_text().splitlines()) == 2
     refused = transcribe(FIRST, *out, "--dtype", "fp32")
     assert refused.returncode == 2 and '--dtype was "bf16", is "fp32"' in refused.stderr
-    assert transcribe(FIRST, *out, "--overwrite").returncode == 0
+    assert transcribe(FIRST, SECOND, *out, "--overwrite").returncode == 0
     assert dtype_of(tmp_path) == "fp32"
 
 

@@ -81,8 +81,12 @@ def test_the_report_of_the_run_that_did_the_work_stays_and_events_are_of_each_ru
     [failed] = [event for event in map(json.loads, events.read_bytes().splitlines()) if event["event"] == "failed"]
     assert failed | {"offset": 1.5, "id": "g", "listed": f"{clips / 'list.jsonl'}: line 2, id g"} == failed
     check_schema("event", [failed])
-    assert WARM.python(f"{NO_MODEL}from fastscribe.cli import main\nmain()", *command[:-2]).returncode == 3
+    assert WARM.python(f"{NO_MODEL}from fastscribe.cli import main\nmain()", *command).returncode == 3
     assert report.read_bytes() == before
+    told = [json.loads(line) for line in events.read_bytes().splitlines()]
+    check_schema("event", told)
+    assert [event["event"] for event in told] == ["started", "finished"] and told[0]["load_s"] == 0.0
+    assert told[1]["report"] | {"files": 0, "skipped": 2, "failed_before": 1} == told[1]["report"]
     stdin = (clips / "list.jsonl").read_text()  # rows there are known only when the model is loaded
     assert fastscribe("transcribe", "-", *command[2:], stdin=stdin).returncode == 3
     assert report.read_bytes() == before
@@ -92,6 +96,27 @@ def test_the_report_of_the_run_that_did_the_work_stays_and_events_are_of_each_ru
     last = json.loads(events.read_bytes().splitlines()[-1])["report"]
     assert last | {"files": 1, "failed": 1, "skipped": 1} == last
     assert json.loads(report.read_bytes()) | {"files": 1} == json.loads(report.read_bytes())
+
+
+def test_overwrite_says_what_it_removes_and_does_not_remove_other_results_for_single_files(
+    clips: Path, tmp_path: Path
+) -> None:
+    command = ("-m", MODEL, "-o", tmp_path / "out", "--overwrite")
+    assert fastscribe("transcribe", clips, *command).stderr.count("--overwrite") == 0
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    refused = WARM.python(
+        f"{NO_MODEL}from fastscribe.cli import main\nmain()", "transcribe", clips / FIRST.name, *command
+    )
+    assert refused.returncode == 2 and "--overwrite would also remove 1 result of other recordings" in refused.stderr
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+    again = fastscribe("transcribe", *sorted(clips.iterdir()), *command)
+    assert again.returncode == 0 and "--overwrite" not in again.stderr
+    (clips / FIRST.name).unlink()
+    for quiet, number in (((), 1), (("-q",), 0)):
+        fewer = fastscribe("transcribe", clips, *command, *quiet)
+        assert fewer.returncode == 0
+        assert fewer.stderr.count("--overwrite removes 2 results of earlier runs") == number
+    assert len((tmp_path / "out" / "transcripts.jsonl").read_text("utf-8").splitlines()) == 1
 
 
 _FEW_AHEAD = """if True:

@@ -184,7 +184,8 @@ def test_log_write_error(tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("needs /dev/full")
     (tmp_path / "broken.wav").write_text("not audio")
-    done = transcribe(tmp_path, "--log-file", "/dev/full")
+    done = transcribe(tmp_path, "--log-file", "/dev/full", "--events", "/dev/full")
     assert done.returncode == 1
-    assert done.stderr.count("\n") == 2
-    assert done.stderr.count("--log-file /dev/full") == 1
+    assert done.stderr.count("\n") == 3
+    for option in ("--log-file", "--events"):
+        assert done.stderr.count(f"{option} /dev/full: cannot be written any more: [Errno 28]") == 1

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fastscribe.audio.formats import NOT_OPENED, UNKNOWN_CONTENT
-from fastscribe.cli.run_messages import say_listing, say_summary, stopped_hint
+from fastscribe.cli.run_messages import say_listing, say_summary, stopped_hint, wordless_line
 from fastscribe.pipeline.stats import Progress
+from tests.helpers.report_samples import transcript, utterance
 
 
 def test_quiet_hides_files_that_are_surely_no_audio(capsys: pytest.CaptureFixture[str]) -> None:
@@ -49,3 +51,12 @@ def test_a_stopped_run_says_how_it_goes_on(output: dict[str, bool], said: str) -
     job: Any = SimpleNamespace(output=SimpleNamespace(**output))
     assert stopped_hint(job, Progress(files=12, skipped=1000), 4000) == f"1,012 of 4,000 files are done{said}"
     assert stopped_hint(job, Progress(files=12), None).startswith("12 files are done")
+
+
+def test_recordings_without_words_are_named_up_to_a_few() -> None:
+    progress, said = Progress(), []
+    for index in range(5):
+        progress.count(replace(transcript(utterance(index, 9.0, f"{index}.mp3")), text="" if index else "x"))
+        said.append(wordless_line(progress))
+    assert said[:3] == ["", "1 recording has no words: 1.mp3", "2 recordings have no words: 1.mp3, 2.mp3"]
+    assert said[4] == "4 recordings have no words: 1.mp3, 2.mp3, 3.mp3 and 1 more"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from fastscribe._system import remote
+from fastscribe.cli import _report_error
+from fastscribe.cli.job import unusable_folder
 from tests.cli.test_cli import MODEL, transcribe
 from tests.conftest import AUDIO
 from tests.helpers.object_store import FaultyStore, object_store
@@ -90,6 +94,23 @@ def test_reports_take_no_url() -> None:
 def test_urls_that_take_no_results(server: FaultyStore, tmp_path: Path, output: str, problem: str) -> None:
     assert problem in refused("transcribe", CLIPS[0], "-m", MODEL, "-o", output)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", [("transcribe", CLIPS[0], "-m", MODEL, "-o"), ("merge",), ("evaluate",)])
+def test_a_store_out_of_reach_ends_with_1(monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]) -> None:
+    """Another try may help, so the recipes for schedulers make one; 2 is final."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "any")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    done = fastscribe(*command, URL)
+    assert done.returncode == 1 and "127.0.0.1:9 cannot be reached" in done.stderr
+
+
+def test_a_full_disk_ends_with_1() -> None:
+    for code, status in ((errno.ENOSPC, 1), (errno.EACCES, 2)):
+        error = unusable_folder("out", OSError(code, os.strerror(code)))
+        error.__cause__ = OSError(code, os.strerror(code))
+        assert _report_error(error) == status
 
 
 def test_the_output_is_no_input(server: FaultyStore) -> None:

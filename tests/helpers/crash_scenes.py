@@ -114,6 +114,13 @@ def scenes(root: Path) -> dict[str, Callable[[], Scene]]:
         _put(recordings, {"1/gone": "found"})
         return scene()
 
+    def deleted_row() -> Scene:
+        begin(FORMATS)
+        rows = folder / "transcripts.jsonl"
+        rows.write_bytes(b"".join(rows.read_bytes().splitlines(keepends=True)[1:]))
+        _put(recordings, {"1/gone": "found"})
+        return scene()
+
     return {
         "first": first,
         "ordered": lambda: first(ordered=True),
@@ -123,6 +130,7 @@ def scenes(root: Path) -> dict[str, Callable[[], Scene]]:
         "lost files": files_are_lost,
         "overwritten": overwritten,
         "corrected list": corrected_list,
+        "deleted row": deleted_row,
     }
 
 

@@ -66,6 +66,20 @@ def test_rows_of_other_languages_stay_and_a_line_counts_them(tmp_path: Path) -> 
     assert "--remove-fillers: 1 transcript has no known language (add --language): left as they were" in done.stderr
 
 
+def test_export_takes_the_language_of_the_run_and_writes_nothing_without_one(tmp_path: Path) -> None:
+    out, changed = tmp_path / "out", tmp_path / "changed"
+    fastscribe("transcribe", SPEECH, "-o", out, "-q")  # the packaged model knows one language
+    for language in ((), ("--language", "en")):  # the same settings
+        made = fastscribe("export", out, "-f", "txt", "-o", changed, "--remove-fillers", *language)
+        assert made.returncode == 0 and "known language" not in made.stderr, made.stderr
+    other = refused("export", out, "-f", "txt", "-o", changed, "--remove-fillers", "--language", "de")
+    assert '--language was "en", is "de"): use another folder' in other and "--overwrite" not in other
+    given = stored(tmp_path / "rows.jsonl", {"Um, so.": None})
+    said = refused("export", given, "-f", "txt", "-o", tmp_path / "none", "--remove-fillers")
+    assert "--remove-fillers: the language of Um, so..wav is not known: add --language" in said
+    assert not (tmp_path / "none").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

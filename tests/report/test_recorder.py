@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -54,13 +55,16 @@ def test_audio_over_time(num_batches: int) -> None:
 
 
 def test_the_files_to_look_at() -> None:
-    """Those of the lowest confidence and with the most speech without words; of equal ones the first."""
+    """Those of the lowest confidence, with the most speech without words, and without any word; of equal ones the first."""
     recorder = RunRecorder(Clock())
     for index in range(50):
         confidences = (index / 50, 1.0, math.nan, -0.1, 1.1)
         recorder.result(transcript(utterance(index, 60.0), confidences, gap_s=float(min(index, 40))))
     recorder.result(transcript(utterance(51, 60.0), (math.nan,)))
+    for index in (70, *range(52, 62)):
+        recorder.result(replace(transcript(utterance(index, 30.0)), text=""))
     found = recorder.data()
+    assert found["silent"] == [(f"corpus/{at:06}.flac", 30.0) for at in range(52, 60)]
     assert found["uncertain"] == [(f"corpus/{at:06}.flac", pytest.approx((at / 50 + 1) / 2), 2) for at in range(8)]
     assert found["wordless"] == [(f"corpus/{at:06}.flac", 40.0) for at in range(40, 48)]
 

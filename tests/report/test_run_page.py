@@ -173,10 +173,11 @@ def test_failures_are_bounded(num: int, listed: int, said: str) -> None:
 
 def test_files_to_look_at() -> None:
     run = samples.run(1)
-    run["recorded"] |= {"uncertain": [["a.wav", 0.417, 1]], "wordless": [["b.wav", 65.0]]}
+    run["recorded"] |= {"uncertain": [["a.wav", 0.417, 1]], "wordless": [["b.wav", 65.0]], "silent": [["c.wav", 60.0]]}
     text = Page(run_page.render(run)).text
     assert "mean confidence 0.42 of 1 word" in text and "1 min 5 s of speech without words" in text
-    run["recorded"] |= {"uncertain": [], "wordless": []}
+    assert "c.wav no words in 1 min 0 s" in " ".join(text.split())
+    run["recorded"] |= {"uncertain": [], "wordless": [], "silent": []}
     assert "Files to look at" not in run_page.render(run)
 
 

@@ -144,6 +144,8 @@ def test_other_settings_are_named(tmp_path: Path) -> None:
                  "new was not there, is not set", "--overwrite", "another folder", str(tmp_path)):  # fmt: skip
         assert part in said
     assert "model was" not in said and "--beam" not in said
+    with pytest.raises(UsageError, match=r"\(--boost: other phrases were given\): use"):
+        check_same_settings(tmp_path, {"--boost": "sha256:1"}, {"--boost": "sha256:2"})
     check_same_settings(tmp_path, FINGERPRINT, {**FINGERPRINT, "--channel": ("a",)})
 
 

@@ -229,6 +229,7 @@ SCENES = (
     "lost files",
     "overwritten",
     "corrected list",
+    "deleted row",
 )
 
 

@@ -103,10 +103,17 @@ EDITS: dict[str, Callable[[list[bytes]], list[bytes]]] = {
     "last longer": lambda rows: [*rows[:-1], rows[-1].replace(b"}", b" }")],
     "last shorter": lambda rows: [*rows[:-1], rows[-1].replace(b" ", b"")],
     "without the first": lambda rows: rows[1:],
+    "without the fourth": lambda rows: rows[:3] + rows[4:],
+    "second and last": lambda rows: [*edit_longer(rows)[:-1], rows[-1].replace(b"}", b" }")],
     "turned round": lambda rows: rows[::-1],
     "appended": lambda rows: [*rows, b"a line of mine\n"],
     "object appended": lambda rows: [*rows, b'{"mine": 1}\n'],
     "text": lambda rows: [b"instead\n"],
+}
+NUM_DONE_AGAIN = {
+    **dict.fromkeys(("longer", "shorter", "last longer", "last shorter", "without the first", "without the fourth"), 1),
+    **dict.fromkeys(("appended", "object appended"), 0),
+    **{"turned round": 5, "second and last": 2},
 }
 
 
@@ -119,10 +126,12 @@ def test_edits_by_hand_survive(tmp_path: Path, kind: str) -> None:
     path.write_bytes(b"".join(rows))
     with pytest.raises(UsageError, match="was changed since its run"):
         check_unedited(Paths(tmp_path, ""), read_journal(tmp_path / "journal.jsonl"))
-    place.run(ids, "txt", say=said.append)
+    done_again = place.run(ids, "txt", say=said.append)
+    assert len(done_again) == NUM_DONE_AGAIN.get(kind, len(ids))
     left = b"".join(found.read_bytes() for found in sorted(tmp_path.glob("transcripts*")))
     assert all(row in left for row in rows)
-    assert len(said) == 1 and "transcripts.cut-off.jsonl; their inputs are done again" in said[0]
+    assert len(said) == 1 and said[0].endswith(" are done again")
+    assert ("transcripts.cut-off.jsonl; their inputs" in said[0]) == ("without" not in kind)
     assert sorted(place.rows()) == [f"/in/{id}" for id in ids]
     assert {name: text for name, text in place.contents().items() if name.endswith(".txt")} == {
         id.replace("wav", "txt"): id for id in ids

@@ -187,6 +187,25 @@ def test_a_folder_that_is_elsewhere_is_not_decoded_again(scene: Scene) -> None:
     assert scene.transcribe(third, more=("--moved", "none")) == 0 and len(scene.rows()) == 12
 
 
+def test_a_subfolder_that_was_renamed_is_named_and_decoded_again(scene: Scene) -> None:
+    """A line before the model loads has the option that takes the results over. Another names the old results at the end."""
+    for name in ("a.flac", "b.flac", "c.flac", "w2/d.flac"):
+        scene.recording(name, "two" if name == "w2/d.flac" else "one")
+    assert scene.transcribe() == 0
+    old, new = scene.inputs / "w2", scene.inputs / "w3"
+    scene.recording("c2.flac", "two")  # of the size of d.flac, and of another name
+    assert scene.transcribe() == 0 and "--moved" not in scene.said
+    old.rename(new)
+    assert (
+        scene.transcribe(more=("--dry-run",)) == 0
+        and f"1 input without a result: --moved {old}={new} takes" in scene.said
+    )
+    assert scene.transcribe(code=NO_MODEL, more=("--moved", f"{old}={new}")) == 0 and len(scene.rows()) == 5
+    (new / "d.flac").rename(new / "e.flac")
+    assert scene.transcribe() == 0 and "--moved" not in scene.said
+    assert "1 result is of an input not given this time: w2/d.flac" in scene.said
+
+
 @in_a_folder
 def test_a_folder_that_is_elsewhere_gets_more_recordings(scene: Scene) -> None:
     """The same --moved goes on when it has taken over what there is."""
@@ -242,3 +261,16 @@ def test_a_list_that_is_elsewhere(scene: Scene) -> None:
         assert scene.transcribe(new / rows, code=NO_MODEL, more=more) == 2
         assert f"--moved OLD={new} (with the folder in which they were as OLD)" in scene.said
     assert scene.transcribe(new / rows, code=NO_MODEL, more=("--moved", f"{old}={new}")) == 0
+
+
+@in_a_folder
+def test_a_row_that_someone_edited_is_done_again(scene: Scene) -> None:
+    for name in "abcdef":
+        scene.recording(f"{name}.flac", "long")
+    assert scene.transcribe() == 0
+    first, second, *others = scene.read("transcripts.jsonl").splitlines(keepends=True)
+    scene.write("transcripts.jsonl", b"".join([first, second.replace(b'"text": "', b'"text": "Well, ', 1), *others]))
+    for more in (("--dry-run",), ()):
+        assert scene.transcribe(more=more) == 0
+        assert (" 1 to do" if more else "1 file: ") in scene.said
+    assert len(scene.row_texts()) == 6

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from fastscribe._system.text_layout import clean_text
+from fastscribe.alignment.texts import without_markup
 from fastscribe.config import OutputStyle
 from fastscribe.results.formats.paragraphs import to_md, to_txt
 from fastscribe.results.formats.writers import to_jsonl
@@ -90,6 +91,7 @@ def test_dialogues_name_the_speaker_of_each_paragraph() -> None:
     assert to_md(call).splitlines()[2::2] == [
         f"[00:00] **Anna**: {sentence(5)}", f"[00:02] **Anna**: {sentence(5)}", r"[00:00] **B \*x\***: Yes."
     ]  # fmt: skip
+    assert without_markup(to_md(call)) == f"\n\n{to_txt(call).strip()}", "as align --text reads it"
     lines = stream_text(call, OutputStyle(("txt",)), is_one=False).splitlines()
     assert lines[1] == f"in/talk.mp3\tAnna: {sentence(5)}" and len(lines) == 3
 
@@ -124,6 +126,7 @@ def test_markdown_has_a_heading_times_and_escaped_text() -> None:
     assert [part.content for part in heading] == ["a_b *c*.mp3 (1:02:34)"]
     assert [part.content for part in text] == [f"[00:00] {HOSTILE}"], "text alone, no markup"
     assert not re.search(r"(?<!\\)(\\\\)*[`*_{}<>#&|~$^@]", written.partition("\n")[2]), "of other dialects neither"
+    assert without_markup(written).strip() == HOSTILE
     assert to_md(transcript([], "")) == "# talk.mp3 (10:00)\n"
     assert to_md(transcript(said(("R&D at A & B.", 0.0)))).endswith("[00:00] R&D at A & B.\n")
 
