@@ -11,6 +11,7 @@ into an error of its own, for example safetensors into an unreadable file.
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import math
 import os
 import signal
@@ -62,6 +63,8 @@ class SignalHandler:
             if signal.getsignal(each) is not signal.SIG_IGN:
                 signal.signal(each, self._on_signal)
         sys.unraisablehook = self._unraisable
+        with suppress(AttributeError, RuntimeError, OSError, ValueError):  # Windows; stderr that is closed or no file
+            faulthandler.register(signal.SIGUSR1)  # prints where each thread stands
 
     def restore(self) -> None:
         """Cancel the retries when the command has ended."""

@@ -19,6 +19,7 @@ from fastscribe.types import AudioInfo, Failure, Source
 # No recording and no library that we use is meant to raise these.
 _OF_A_DEFECT = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError)
 _PACKAGE = Path(__file__).parents[1]
+_PLACE = "fastscribe_place"  # an exception's attribute
 _LOCALE = "not in the characters of this locale, which is not UTF-8: set LC_ALL=C.UTF-8, or PYTHONUTF8=1"
 
 
@@ -97,20 +98,34 @@ def to_failure(item: Source | AudioInfo, stage: str, error: BaseException) -> Fa
     if isinstance(error, ImportError):
         of_another = "a library cannot be imported" if (error.name or "").startswith("fastscribe") else problem
         problem = f"the installation is incomplete ({of_another}): `fastscribe doctor` shows what is missing"
-    elif isinstance(error, _OF_A_DEFECT) and (place := _place_of(error)):
-        problem = f"a defect of fastscribe, {kind} {problem}{place}"
+    elif isinstance(error, _OF_A_DEFECT):
+        problem = defect(error) or problem
     message = FastscribeError.spoken(problem) or kind
     return Failure(
         item.path, item.id, stage, kind, message, item.row, item.index, item.given_key, item.listed, may_pass
     )
 
 
-def _place_of(error: BaseException) -> str:
-    """Return the line of this package that raised an error; "": another's did, such as a caller's own file object.
+def defect(error: BaseException) -> str:
+    """Return an error of this package's code with its line; "": another's code raised it, such as a caller's file object.
 
     A Failure crosses processes, and a traceback does not.
     """
+    place = error.__dict__.get(_PLACE) or _place_of(error)
+    return f"a defect of fastscribe, {type(error).__name__} {' '.join(str(error).split())}{place}" if place else ""
+
+
+def _place_of(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     if not frames or _PACKAGE not in (file := Path(frames[-1].filename)).parents:
         return ""
     return f" in {file.relative_to(_PACKAGE.parent).as_posix()}, line {frames[-1].lineno}"
+
+
+def drop_frames(error: BaseException) -> None:
+    """Drop the tracebacks of an error and its causes, whose frames keep tensors alive; defect() still knows the place."""
+    error.__dict__[_PLACE] = _place_of(error)
+    linked: BaseException | None = error
+    while linked is not None:
+        linked.__traceback__ = None
+        linked = linked.__cause__ or linked.__context__

@@ -34,6 +34,7 @@ import torch
 
 from fastscribe._system.standard_streams import log_to_stderr
 from fastscribe._system.thread_shares import equal_parts, set_own_threads, share
+from fastscribe.audio.failures import drop_frames
 from fastscribe.cuda.device import (
     UNPINNED,
     Event,
@@ -315,10 +316,7 @@ def _attempt(call: Callable[[S], T], argument: S) -> T | Exception:
     except UsageError:  # an unavailable mode that the user names ends the run
         raise
     except Exception as error:  # anything that a model or its device raises: the batch is retried in halves
-        linked: BaseException | None = error
-        while linked is not None:
-            linked.__traceback__ = None
-            linked = linked.__cause__ or linked.__context__
+        drop_frames(error)
         return error
 
 

@@ -13,6 +13,7 @@ from time import monotonic
 from zlib import crc32
 
 from fastscribe._system.file_kinds import InTheWay
+from fastscribe.audio.failures import defect
 from fastscribe.errors import OutputError
 from fastscribe.results.storage import Item, NewFile, Storage
 
@@ -160,7 +161,7 @@ class Committer:
         except OSError as error:
             return OutputError(str(error.filename or self._storage.where), error)
         except BaseException as error:  # if the thread died, the run would wait for ever
-            return OutputError(self._storage.where, OSError(None, f"{type(error).__name__}: {error}"))
+            return OutputError(self._storage.where, OSError(None, defect(error) or f"{type(error).__name__}: {error}"))
         return None
 
     def _place(self, placed: tuple[Item, NewFile]) -> None:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from itertools import compress, islice
 from pathlib import Path
 from shlex import quote
+from threading import Timer
 from time import monotonic, sleep
 from typing import Any, NamedTuple
 
@@ -52,6 +53,7 @@ from fastscribe.types import BoolArray, Failure, Source, Transcript
 _NAMES = "speaker_names"  # in what a journal's runs state
 _MAX_NAMES = 3  # of results that a message names
 _REMOVED_AT_ONCE = 1000
+_SLOW_S = 10.0  # writing what waits takes so long that a line says it
 _REMOVE_TIMEOUT_S = 5.0  # until another shard of this run must have removed what both find
 
 
@@ -212,7 +214,8 @@ class JournaledOutput:
 
     def flush(self) -> None:
         """Wait until all results are durable. Raises OutputError."""
-        self._committer.flush()
+        with self._told_if_slow():
+            self._committer.flush()
 
     def close(self, finished: bool = True) -> None:
         """Wait until all results are durable; then sort and compact the rows if need be, and write the report.
@@ -228,7 +231,8 @@ class JournaledOutput:
         try:
             if finished and self._run.fingerprint is not None:
                 self._drop_old_failures()
-            self._committer.close()
+            with self._told_if_slow():
+                self._committer.close()
             if finished:
                 finish = Finish(self._run.ordered, self.journal.entries["order"], self._report)
         finally:
@@ -238,6 +242,20 @@ class JournaledOutput:
                 raise OutputError(str(error.filename or self._storage.where), error) from error
             for line in self._lines(finished):
                 self._say(line)
+
+    @contextmanager
+    def _told_if_slow(self) -> Iterator[None]:
+        """Say after a while that results are still being written: a disk may stand still, and a signal waits for it."""
+        line = (
+            f"{self._storage.where}: still writing results; Ctrl-C or SIGTERM twice ends it, and what is written stays"
+        )
+        timer = Timer(_SLOW_S, self._say, [line])
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def _lines(self, finished: bool) -> Iterator[str]:
         """Yield a line for each kind of file that is not as the run would make it."""

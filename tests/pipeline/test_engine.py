@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,9 +12,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fastscribe.audio.failures import defect
 from fastscribe.errors import DeviceFailed, ModelOutputError, UsageError
 from fastscribe.pipeline.batching import Budget
-from fastscribe.pipeline.engine import Engine, slice_batch
+from fastscribe.pipeline.engine import Engine, _attempt, slice_batch
+from fastscribe.results.formats.writers import to_object
 from fastscribe.text.hypothesis_columns import HypothesisColumns
 from fastscribe.types import Batch, Features, Frames, Hypothesis
 
@@ -194,3 +198,12 @@ def test_slices_are_padded_to_their_longest_row() -> None:
     whole = batch([3, 4, 5, 6])
     assert slice_batch(whole, slice(0, 1)).samples_BS.tolist() == [[3] * 5]
     assert slice_batch(whole, slice(2, 4)).samples_BS.tolist() == [[5] * 7, [6] * 5 + [0] * 2]
+
+
+def test_a_defect_keeps_its_place_without_its_frames() -> None:
+    error = _attempt(to_object, None)  # type: ignore[arg-type]
+    assert isinstance(error, AttributeError) and error.__traceback__ is None
+    for known in (error, pickle.loads(pickle.dumps(error))):  # from a device's process too
+        assert re.search(
+            r"^a defect of fastscribe, AttributeError .* in fastscribe/results/.*, line \d+$", defect(known)
+        )

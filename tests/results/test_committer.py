@@ -13,6 +13,7 @@ import pytest
 
 from fastscribe.errors import OutputError
 from fastscribe.results.committer import Committer
+from fastscribe.results.formats.writers import to_object
 from fastscribe.results.journal import Entry
 from fastscribe.results.storage import ROWS, Item, NewFile, Pace
 from fastscribe.results.storage_folder import FolderStorage
@@ -74,6 +75,16 @@ def test_what_stops_a_run_is_raised_by_every_method(
         with pytest.raises(OutputError, match=str(getattr(error, "strerror", error))):
             call()
     assert storage.read(ROWS) == ROW
+
+
+def test_a_defect_is_called_one_and_has_its_place(storage: FolderStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "commit", lambda items: to_object(None))  # type: ignore[arg-type]
+    committer = Committer(storage)
+    committer.add(item(1))
+    with pytest.raises(
+        OutputError, match=r"a defect of fastscribe, AttributeError .* in fastscribe/results/.*, line \d+"
+    ):
+        committer.close()
 
 
 def test_a_file_that_cannot_be_written_leaves_its_row(storage: FolderStorage, tmp_path: Path) -> None:

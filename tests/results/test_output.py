@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -129,6 +130,17 @@ def test_a_row_is_there_as_soon_as_it_is_flushed(tmp_path: Path) -> None:
             put(output, spoken(f"{number}.wav", index=number))
             output.flush()
             assert len(Place(tmp_path / "new" / "folder").rows()) == number + 1
+
+
+def test_a_place_that_stands_still_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit waits until the line is there, as a disk of a network that is gone would."""
+    said, is_said, commit = list[str](), Event(), FolderStorage.commit
+    monkeypatch.setattr("fastscribe.results.output._SLOW_S", 0.01)
+    monkeypatch.setattr(FolderStorage, "commit", lambda *given: is_said.wait(60) and commit(*given))
+    with Place(tmp_path / "out").opened("jsonl", say=lambda line: (said.append(line), is_said.set())) as output:
+        put(output, spoken("a.wav"))
+    assert len(said) == 1 and said[0].startswith(f"{tmp_path / 'out'}: still writing results; Ctrl-C")
+    assert Place(tmp_path / "out").rows() == ["/in/a.wav"]
 
 
 def test_the_same_command_does_what_is_left(place: Place) -> None:

@@ -98,6 +98,17 @@ def test_signal_raised_at_once(sent: signal.Signals, tmp_path: Path) -> None:
     assert ended(tmp_path, START + "\ndo = interrupt" + END, sent) == (CODES[sent], "", "")
 
 
+@pytest.mark.posix
+def test_a_signal_asks_where_the_threads_stand(tmp_path: Path) -> None:
+    do = """
+def do():
+    os.kill(os.getpid(), signal.SIGUSR1)
+    interrupt()
+"""
+    code, out, said = ended(tmp_path, START + do + END)
+    assert (code, out) == (130, "") and "most recent call first" in said and "in do" in said
+
+
 @pytest.mark.parametrize("sent", CODES)
 def test_second_signal_exits(sent: signal.Signals, tmp_path: Path) -> None:
     """Even if the program lets no exception through."""
