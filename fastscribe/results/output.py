@@ -53,7 +53,7 @@ from fastscribe.types import BoolArray, Failure, Source, Transcript
 _NAMES = "speaker_names"  # in what a journal's runs state
 _MAX_NAMES = 3  # of results that a message names
 _REMOVED_AT_ONCE = 1000
-_SLOW_S = 10.0  # writing what waits takes so long that a line says it
+_SLOW_S = 10.0  # writing takes longer: a line comes
 _REMOVE_TIMEOUT_S = 5.0  # until another shard of this run must have removed what both find
 
 
