@@ -105,7 +105,7 @@ def is_other_name(path: str) -> bool:
 def is_unfinished(path: str) -> bool:
     """Return True for a download that goes on: by its name, or in the folder that Safari makes for it."""
     kind = extension(path).partition("-frag")[0]  # of a fragment: show.f251.webm.part-Frag3
-    return kind in _UNFINISHED_EXTENSIONS or ".download/" in path.replace(os.sep, "/").lower()
+    return kind in _UNFINISHED_EXTENSIONS or os.path.dirname(path).lower().endswith(".download")
 
 
 def kind_of(name: str) -> str:

@@ -148,7 +148,7 @@ def _end_if_done(job: TranscribeJob, listing: Listing, event_log: EventLog | Non
     if STDIN not in job.output.inputs and not any(map(is_url, job.output.inputs)):
         _end_if_unusable(job, listing)
     folder = job.output.directory
-    has_journal = folder is not None and (folder / f"journal{job.output.shard.suffix}.jsonl").exists()
+    has_journal = folder is not None and any(folder.glob("journal*.jsonl"))
     if has_journal or job.output.url is not None or job.output.moved is not None:
         from fastscribe.cli.nothing_to_do import end_if_done
 

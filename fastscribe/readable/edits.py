@@ -30,18 +30,19 @@ class TextEdits:
         left_alone: Numbers of transcripts that an option left as they were, by the option and the language ("": not known).
     """
 
-    def __init__(self, options: Options, language: str | None = None) -> None:
+    def __init__(self, options: Options, language: str | None = None, of_run: str | None = None) -> None:
         """Prepare what the options ask for.
 
         Args:
             options: remove_fillers and itn are used.
             language: Tag of the language of all texts; None: each transcript says its own.
+            of_run: That of stored transcripts that say none.
 
         Raises:
             MissingExtra: The extra of `itn` is not installed.
             UsageError: An option does not have the language.
         """
-        self._options, self._language = options, _code(language)
+        self._options, self._language, self._of_run = options, _code(language), _code(of_run)
         self._itn: dict[str, Itn] = {}
         self.left_alone: Counter[tuple[str, str]] = Counter()
         for option in _asked(options):
@@ -81,7 +82,7 @@ class TextEdits:
 
     def apply(self, transcript: Transcript) -> Transcript:
         """Return a transcript with its text changed. Each of its segments has its own words."""
-        language = _code(transcript.audio.language) or self._language or _code(transcript.language)
+        language = _code(transcript.audio.language) or self._language or _code(transcript.language) or self._of_run
         if self._options.remove_fillers and self._has("--remove-fillers", language):
             transcript = _without_fillers(transcript, language or "")
         if self._options.itn and self._has("--itn", language):
@@ -103,7 +104,7 @@ class TextEdits:
             result, row = stored
             if isinstance(result, Failure):
                 yield stored
-            elif not (known := known or self._language or result.audio.language or result.language):
+            elif not (known := known or self._language or result.audio.language or result.language or self._of_run):
                 option = _asked(self._options)[0]
                 raise UsageError(f"{option}: the language of {result.audio.path} is not known: add --language")
             elif (own := with_own_words(result)) is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ from fastscribe.cli.room_options import AddedOptions, value_of
 from fastscribe.cli.run_part import ExportPart, RunPart, Stored
 from fastscribe.config import Options
 from fastscribe.errors import ManifestError
+from fastscribe.languages import written_language
 from fastscribe.readable.edits import TextEdits
 from fastscribe.results.fingerprint import text_settings
 
@@ -46,22 +48,22 @@ class ChangesPart(ExportPart):
 
     Args:
         options: Which changes.
+        of_run: Language of the run, for rows that say none.
 
     Raises:
         MissingExtra: The extra of --itn is not installed.
         UsageError: An option does not have the language.
     """
 
-    def __init__(self, options: Options) -> None:
-
-        self._options = options
-        self._edits = TextEdits.of_model(options, (), says_language=True)
+    def __init__(self, options: Options, of_run: str | None = None) -> None:
+        self._stated = replace(options, language=options.language or of_run)
+        self._edits = TextEdits(options, written_language((options.target_language, options.language), ()), of_run)
         self.changes = "--remove-fillers" if options.remove_fillers else "--itn"
 
     @property
     def settings(self) -> Mapping[str, Any]:
 
-        return text_settings(self._options)
+        return text_settings(self._stated)
 
     def changed(self, results: Iterable[Stored | ManifestError]) -> Iterable[Stored | ManifestError]:
         """Return the results with changed texts, and what cannot be changed as an error."""
@@ -89,11 +91,10 @@ def _of_export(
         if language is not None:
             raise typer.BadParameter("--language needs --remove-fillers or --itn")
         return None
-    if language is None:
-        from fastscribe.results.export import language_in
+    from fastscribe.results.export import language_in
 
-        language = language_in(map(Path, value_of(context, "results")))
-    return ChangesPart(Options(remove_fillers=remove_fillers, itn=itn, language=language))
+    of_run = language_in(map(Path, value_of(context, "results")))
+    return ChangesPart(Options(remove_fillers=remove_fillers, itn=itn, language=language), of_run)
 
 
 OPTIONS = {

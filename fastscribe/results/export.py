@@ -7,7 +7,7 @@ promises as for a run: the lock, a commit that survives a kill, and nothing repl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -96,14 +96,14 @@ def names_in(place: Path) -> SpeakerNames | None:
 
 
 def language_in(places: Iterable[Path]) -> str | None:
-    """Return the language that the runs of all these folders, or of rows in folders, wrote; None: it is not known, or several.
-
-    Raises:
-        UsageError: A journal is not of this version.
-        OSError: A folder cannot be read.
-    """
-    stated = [(last_run(paths.directory, paths.shard) for paths in _runs_at(place)) for place in places]
-    found = {run and (run.facts.get("language") or run.header.get("--language")) for runs in stated for run in runs}
+    """Return the language that the runs of all these folders, or of rows in folders, wrote; None: not known, or several."""
+    found = set[str | None]()
+    for place in places:
+        for paths in _runs_at(place) or [None]:
+            stated = None
+            with suppress(OSError, UsageError):  # a journal of another version: the rows are read without it
+                stated = None if paths is None else last_run(paths.directory, paths.shard)
+            found.add(stated and (stated.facts.get("language") or stated.header.get("--language")))
     return found.pop() if len(found) == 1 else None
 
 

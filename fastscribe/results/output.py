@@ -24,7 +24,7 @@ from fastscribe._system.file_kinds import InTheWay
 from fastscribe._system.safe_open import safe_open
 from fastscribe._system.text_layout import count_of
 from fastscribe._system.urls import is_url
-from fastscribe.audio.formats import list_kind
+from fastscribe.audio.formats import MAGIC, list_kind
 from fastscribe.audio.inputs import expand
 from fastscribe.config import OutputStyle, SpeakerNames
 from fastscribe.errors import OutputError, UsageError
@@ -43,7 +43,7 @@ from fastscribe.results.journal import last_run as last_run_in
 from fastscribe.results.journal_ledger import JournalLedger, key_of
 from fastscribe.results.moved import MovedLine, moved_line
 from fastscribe.results.names import Names
-from fastscribe.results.paths import Paths, in_the_way
+from fastscribe.results.paths import Paths, in_the_way, journals_in
 from fastscribe.results.result_files import ResultFiles, file_formats
 from fastscribe.results.shards import Shard
 from fastscribe.results.storage import ROWS, Finish, Item, NewFile, Storage
@@ -251,7 +251,8 @@ class JournaledOutput:
         )
         timer = Timer(_SLOW_S, self._say, [line])
         timer.daemon = True
-        timer.start()
+        with suppress(RuntimeError):  # no more threads: the line does without
+            timer.start()
         try:
             yield
         finally:
@@ -522,15 +523,20 @@ def check_overwrite(run: OutputRun, inputs: Iterable[Source | Failure], say: Cal
         UsageError: Only single files are given, and there are results of other recordings.
         OSError: The place cannot be read.
     """
-    storage = storage_at(run.where, run.shard)
-    try:
-        journal = storage.load(run.shard, whatever_is_left=True)
-    finally:
-        storage.close(None)
-    has_result = [journal.has_result(key_of(one)) for one in inputs]
-    num_results = int(journal.is_live.sum())
+    shards, journals = [run.shard], list[Journal]()
+    if run.directory is not None:  # --overwrite removes results of runs that were divided otherwise, too
+        found = [paths.shard for paths in journals_in(run.directory)]
+        shards = [shard for shard in found if shard == run.shard or shard.count != run.shard.count]
+    for shard in shards:
+        storage = storage_at(run.where, shard)
+        try:
+            journals.append(storage.load(shard, whatever_is_left=True))
+        finally:
+            storage.close(None)
+    has_result = [any(journal.has_result(key_of(one)) for journal in journals) for one in inputs]
+    num_results = sum(int(journal.is_live.sum()) for journal in journals)
     num_others = num_results - sum(has_result)
-    if num_others > 0 and all(os.path.isfile(path) and not list_kind(path) for path in run.inputs):
+    if num_others > 0 and all(map(_is_single, run.inputs)):
         raise UsageError(
             f"{run.where}: --overwrite would also remove {count_of(num_others, 'result')} of other recordings: to transcribe "
             "only the given ones again, touch their files and leave --overwrite out; to start over, name another folder, or "
@@ -538,6 +544,12 @@ def check_overwrite(run: OutputRun, inputs: Iterable[Source | Failure], say: Cal
         )
     if num_results > len(has_result):
         say(f"{run.where}: --overwrite removes {count_of(num_results, 'result')} of earlier runs")
+
+
+def _is_single(path: str) -> bool:
+    """Return True for the name of one recording, whether it is there or not."""
+    is_several = path == "-" or os.path.isdir(path) or MAGIC.search(path)
+    return not list_kind(path) and (os.path.isfile(path) or not is_several)
 
 
 @contextmanager

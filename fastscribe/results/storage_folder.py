@@ -86,7 +86,8 @@ class FolderStorage:
         if not paths.has_begun:
             return Journal(own=[tuple(path.name for path in self._merged())])
         journal = read_journal(paths.journal, self._own(paths))
-        if self._lock is None and status_of(paths.swap) is None:  # nothing repairs it: say what a repair would leave
+        # Nothing repairs it: say what a repair would leave.
+        if self._lock is None and not whatever_is_left and status_of(paths.swap) is None:
             entries, found = journal.entries, found_again(paths, journal)
             is_lost = (
                 np.arange(len(entries)) >= num_with_rows(paths, entries) if found is None else found.is_lost(entries)

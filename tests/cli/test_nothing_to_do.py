@@ -108,6 +108,9 @@ def test_overwrite_says_what_it_removes_and_does_not_remove_other_results_for_si
         f"{NO_MODEL}from fastscribe.cli import main\nmain()", "transcribe", clips / FIRST.name, *command
     )
     assert refused.returncode == 2 and "--overwrite would also remove 1 result of other recordings" in refused.stderr
+    mistyped = fastscribe("transcribe", clips / FIRST.name, clips / "gone.flac", *command)
+    shard = fastscribe("transcribe", clips / FIRST.name, *command, "--shard", "0/2")
+    assert [one.returncode for one in (mistyped, shard)] == [2, 2], (mistyped.stderr, shard.stderr)
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
     again = fastscribe("transcribe", *sorted(clips.iterdir()), *command)
     assert again.returncode == 0 and "--overwrite" not in again.stderr

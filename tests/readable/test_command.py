@@ -75,6 +75,13 @@ def test_export_takes_the_language_of_the_run_and_writes_nothing_without_one(tmp
     other = refused("export", out, "-f", "txt", "-o", changed, "--remove-fillers", "--language", "de")
     assert '--language was "en", is "de"): use another folder' in other and "--overwrite" not in other
     given = stored(tmp_path / "rows.jsonl", {"Um, so.": None})
+    rows = out / "transcripts.jsonl"
+    german = stored(tmp_path / "de.jsonl", {"Wir gehen um acht, um so.": "de"}).read_text("utf-8")
+    rows.write_text(rows.read_text("utf-8") + german, encoding="utf-8")  # the run is English, this row is not
+    fastscribe("export", rows, "-f", "txt", "-o", tmp_path / "mixed", "--remove-fillers")
+    assert "Wir gehen um acht, um so." in {
+        path.read_text("utf-8").strip() for path in (tmp_path / "mixed").rglob("*.txt")
+    }
     said = refused("export", given, "-f", "txt", "-o", tmp_path / "none", "--remove-fillers")
     assert "--remove-fillers: the language of Um, so..wav is not known: add --language" in said
     assert not (tmp_path / "none").exists()
