@@ -93,7 +93,7 @@ class _Frames:
             begin, end = 0, len(hypothesis.emissions_TV)
             if index:
                 overlap_s = ordered[index - 1][0].end_s - utterance.start_s
-                begin = max(0, round(overlap_s / 2 / frame_s))
+                begin = min(end, max(0, round(overlap_s / 2 / frame_s)))
             if index + 1 < len(ordered):
                 overlap_s = utterance.end_s - ordered[index + 1][0].start_s
                 end = max(begin, min(end, end - round(overlap_s / 2 / frame_s))) if overlap_s > 0 else end

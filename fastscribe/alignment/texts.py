@@ -162,6 +162,7 @@ _LABEL = re.compile(r"([^:\n]{1,40}?)\s*:(?=\s|$)")
 _MAX_LABEL_WORDS = 4
 # Of a paragraph in our Markdown: its time and its speaker, and characters that are no markup.
 _TIME_AND_SPEAKER = re.compile(r"(?:\[[\d:]+\]\s*)?(?:\*\*(.+?)\*\*(?=:))?")
+_HEADING = re.compile(r"#{1,6}\s")
 _ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
 _OWN_NAME = re.compile(r"(?:channel|speaker) \d+")  # of a speaker without a name (--speakers)
 
@@ -251,7 +252,7 @@ def _spoken(cues: Sequence[Sequence[str]]) -> list[str]:
 
 def without_markup(text: str) -> str:
     """Return Markdown, as `-f md` writes it, as `-f txt` writes it: without headings and times. Lines keep their numbers."""
-    lines = ("" if line.startswith("#") else _TIME_AND_SPEAKER.sub(r"\1", line, count=1) for line in text.splitlines())
+    lines = ("" if _HEADING.match(line) else _TIME_AND_SPEAKER.sub(r"\1", line, count=1) for line in text.split("\n"))
     return _ESCAPED.sub(r"\1", "\n".join(lines))
 
 

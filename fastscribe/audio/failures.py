@@ -116,16 +116,17 @@ def defect(error: BaseException) -> str:
 
 
 def _place_of(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    if not frames or _PACKAGE not in (file := Path(frames[-1].filename)).parents:
+    frames = list(traceback.walk_tb(error.__traceback__))  # reads no source: memory may be short
+    if not frames or _PACKAGE not in (file := Path(frames[-1][0].f_code.co_filename)).parents:
         return ""
-    return f" in {file.relative_to(_PACKAGE.parent).as_posix()}, line {frames[-1].lineno}"
+    return f" in {file.relative_to(_PACKAGE.parent).as_posix()}, line {frames[-1][1]}"
 
 
 def drop_frames(error: BaseException) -> None:
     """Drop the tracebacks of an error and its causes, whose frames keep tensors alive; defect() still knows the place."""
     error.__dict__[_PLACE] = _place_of(error)
-    linked: BaseException | None = error
-    while linked is not None:
-        linked.__traceback__ = None
-        linked = linked.__cause__ or linked.__context__
+    linked: list[BaseException | None] = [error]
+    while linked:
+        if (one := linked.pop()) is not None and one.__traceback__ is not None:
+            one.__traceback__ = None
+            linked += one.__cause__, one.__context__

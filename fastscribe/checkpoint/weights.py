@@ -9,6 +9,7 @@ import pickle
 import struct
 import zipfile
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 from fastscribe._system.safe_open import safe_open
@@ -186,7 +187,10 @@ def _read_zip(file: RandomAccess, where: object) -> tuple[object, dict[str, tupl
     """Return the pickled object, and start and size in bytes of each storage. Refuse a zip that torch.save does not write:
     with compressed, duplicate or overlapping members, or more than plain tensors in its pickle."""
     _check_directory(file, where)
-    with io.BufferedReader(file) as opened, zipfile.ZipFile(opened) as archive:
+    with ExitStack() as opened:
+        buffered = io.BufferedReader(file)
+        opened.callback(buffered.detach)  # the caller's file stays open
+        archive = opened.enter_context(zipfile.ZipFile(buffered))
         members = archive.infolist()
         unpacked = sum(member.file_size for member in members)
         if unpacked > file.num_bytes() or any(member.compress_type != zipfile.ZIP_STORED for member in members):

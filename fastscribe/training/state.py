@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,8 @@ class RunFolder:
         self.state, self.log, self.plot = path / "state.pt", path / "train.jsonl", path / "train.png"
         self.best, self.last = path / "best", path / "last"
         self.batch_sizes, self.left_out = path / "batch_sizes.json", path / "left_out.jsonl"
+        self._left_out_lock = Lock()
+        self._in_left_out: set[bytes] | None = None  # its lines, once one was added
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -206,10 +209,13 @@ class RunFolder:
 
     def add_left_out(self, row: LeftOutRow) -> None:
         """Add a row whose recording was read and cannot be used, unless an earlier part of the run did. Raise OutputError."""
-        with _written_at(self.left_out):
-            if not self.left_out.exists() or _line_of(row) not in self.left_out.read_bytes():
+        with self._left_out_lock, _written_at(self.left_out):
+            if self._in_left_out is None:
+                self._in_left_out = set(self.left_out.read_bytes().splitlines(True) if self.left_out.exists() else ())
+            if (line := _line_of(row)) not in self._in_left_out:
                 with open(self.left_out, "ab") as file:
-                    file.write(_line_of(row))
+                    file.write(line)
+                self._in_left_out.add(line)
 
     def truncate_log(self, step: int, keep_validation: bool = True) -> None:
         """Drop log rows after `step`; drop the validation of `step` too unless `keep_validation`."""

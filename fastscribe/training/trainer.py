@@ -24,7 +24,7 @@ from fastscribe._system.process_settings import disable_malloc_trim
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.config import DecoderName
 from fastscribe.cuda.device import short_switch_interval
-from fastscribe.errors import AudioError, UsageError, first_line
+from fastscribe.errors import AudioError, OutputError, UsageError, first_line
 from fastscribe.families.model import Model, build_model
 from fastscribe.training.backgrounds import KINDS, BackgroundReader, LostFiles
 from fastscribe.training.batch_search import cached_batch_sizes, fits
@@ -147,7 +147,12 @@ class Trainer:
         self._start(state)
 
     def _note_unusable(self, parts: Sequence[ManifestPart], example: Example, error: AudioError) -> None:
-        self.folder.add_left_out(LeftOutRow.of(example, parts, error.problem))
+        if self.distributed.rank:
+            return
+        try:
+            self.folder.add_left_out(LeftOutRow.of(example, parts, error.problem))
+        except OutputError as full:  # a line has named the recording already
+            self._say(str(full))
 
     def _min_duration_s(self) -> float:
         """Minimum duration of a recording: two encoder frames at the highest speed; of one, BatchNorm has no variance."""

@@ -201,6 +201,14 @@ def test_slices_are_padded_to_their_longest_row() -> None:
 
 
 def test_a_defect_keeps_its_place_without_its_frames() -> None:
+    def fails(_: object) -> None:
+        try:
+            int("x")
+        except ValueError as cause:
+            raise KeyError("x") from cause
+
+    chained = _attempt(fails, None)
+    assert isinstance(chained, KeyError) and chained.__cause__ is not None and chained.__cause__.__traceback__ is None
     error = _attempt(to_object, None)  # type: ignore[arg-type]
     assert isinstance(error, AttributeError) and error.__traceback__ is None
     for known in (error, pickle.loads(pickle.dumps(error))):  # from a device's process too

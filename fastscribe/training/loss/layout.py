@@ -96,7 +96,7 @@ class Lattice(ABC):
         device, config = logits.device, spoken.config
         num_cells = int(batch.stride_B[batch.line_utterance_L].sum())
         shapes = ((), (), (), (0 if config.as_rnnt else len(config.durations),))
-        arcs = tuple(torch.empty(num_cells, *shape, device=device) for shape in shapes)
+        arcs = tuple(torch.empty(num_cells, *shape, dtype=torch.float32, device=device) for shape in shapes)
         sizes = (num_cells if wants_gradient else 0, num_cells, len(batch.num_frames_B))
         sums = (torch.empty(size, dtype=torch.float64, device=device) for size in sizes)
         return cls(batch, config, rules_of(config, num_tokens, spoken.blank_id), logits.dtype, arcs, *sums)
