@@ -252,7 +252,7 @@ def _spoken(cues: Sequence[Sequence[str]]) -> list[str]:
 
 def without_markup(text: str) -> str:
     """Return Markdown, as `-f md` writes it, as `-f txt` writes it: without headings and times. Lines keep their numbers."""
-    lines = ("" if _HEADING.match(line) else _TIME_AND_SPEAKER.sub(r"\1", line, count=1) for line in text.split("\n"))
+    lines = ("" if _HEADING.match(line) else _TIME_AND_SPEAKER.sub(r"\1", line, count=1) for line in text.splitlines())
     return _ESCAPED.sub(r"\1", "\n".join(lines))
 
 

@@ -99,10 +99,12 @@ def language_in(places: Iterable[Path]) -> str | None:
     """Return the language that the runs of all these folders, or of rows in folders, wrote; None: not known, or several."""
     found = set[str | None]()
     for place in places:
-        for paths in _runs_at(place) or [None]:
+        runs = _runs_at(place)
+        found |= set() if runs else {None}
+        for paths in runs:
             stated = None
             with suppress(OSError, UsageError):  # a journal of another version: the rows are read without it
-                stated = None if paths is None else last_run(paths.directory, paths.shard)
+                stated = last_run(paths.directory, paths.shard)
             found.add(stated and (stated.facts.get("language") or stated.header.get("--language")))
     return found.pop() if len(found) == 1 else None
 

@@ -122,17 +122,17 @@ def test_names_on_stdin_may_be_in_the_systems_encoding(monkeypatch: pytest.Monke
     assert _decoded("Café.wav".encode()) == _decoded("Café.wav".encode("cp1252")) == "Café.wav"
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="needs a signal that stands for Ctrl-Break")
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR2"), reason="needs a signal that stands for Ctrl-Break")
 def test_ctrl_break_interrupts_like_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)]
-    monkeypatch.setattr(signals, "_INTERRUPTS", [signal.SIGINT, signal.SIGUSR1])
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)]
+    monkeypatch.setattr(signals, "_INTERRUPTS", [signal.SIGINT, signal.SIGUSR2])
     handler = signals.SignalHandler(test_ctrl_break_interrupts_like_ctrl_c)
     handler.install()
     try:
         with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGUSR1)
+            signal.raise_signal(signal.SIGUSR2)
     finally:
         handler.restore()
-        for each, action in zip((signal.SIGINT, signal.SIGTERM, signal.SIGUSR1), before, strict=True):
+        for each, action in zip((signal.SIGINT, signal.SIGTERM, signal.SIGUSR2), before, strict=True):
             signal.signal(each, action)
     assert handler.exit_code == signals.INTERRUPTED
