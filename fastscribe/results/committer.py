@@ -56,8 +56,8 @@ class Committer:
         self._thread = threading.Thread(target=self._work, name="commit", daemon=True)
         self._thread.start()
 
-    def add(self, item: Item) -> None:
-        """Queue an item; wait while the queue is full. Raise OutputError if an earlier item could not be committed."""
+    def add(self, *items: Item) -> None:
+        """Queue items that belong together; wait while the queue is full. Raise OutputError if an earlier commit failed."""
         with self._changed:
             self._changed.wait_for(
                 lambda: (
@@ -66,8 +66,8 @@ class Committer:
                 )
             )
             self._raise()
-            self._queued.append(item)
-            self._num_bytes += item.num_bytes
+            self._queued += items
+            self._num_bytes += sum(item.num_bytes for item in items)
             self._changed.notify_all()
 
     def flush(self) -> None:

@@ -120,13 +120,8 @@ class JournaledOutput:
         """Give a result to a recording that is elsewhere now. Its row stays, and so do its files."""
         old = self.journal.entry(entry_index)
         entry = old._replace(key=pending.key, state=pending.state, order=order, name=pending.name or old.name)
-        self._committer.add(Item(entry, self._storage.read(ROWS, old.begin, old.end), has_new_row=False))
-        self._forget(old)
-
-    def _forget(self, old: Entry) -> None:
-        """Drop an entry whose files are another one's now."""
-        gone = old._replace(state=NO_STATE, begin=0, end=0, name="", files={}, former={})
-        self._committer.add(Item(gone, has_new_row=False))
+        taken = Item(entry, self._storage.read(ROWS, old.begin, old.end), has_new_row=False)
+        self._committer.add(taken, _forgotten(old))  # at once: a kill between the two would leave both
 
     def go_on(self, run: OutputRun, say: Callable[[str], object]) -> None:
         """Begin a run after all, with a ledger that has not been asked yet. Only formats and settings matter of `run`.
@@ -182,13 +177,14 @@ class JournaledOutput:
         item = result if isinstance(result, Failure) else result.audio
         pending = self.ledger[item.index]
         made = self.files.item(pending, result)
-        self._committer.add(made)
+        if pending.entry_index is None or pending.moved_from is None:
+            self._committer.add(made)
+        else:
+            self._committer.add(made, _forgotten(self.journal.entry(pending.entry_index)))
         with self.ledger.lock:
             self.ledger.mark_done(item.index)
         if pending.entry_index is not None:
             self.journal.is_replaced[pending.entry_index] = True
-            if pending.moved_from is not None:
-                self._forget(self.journal.entry(pending.entry_index))
         assert made.entry is not None
         self._new = self._new.plus(made.entry)
 
@@ -357,6 +353,11 @@ class JournaledOutput:
             files = [NewFile(f"{old.name}.{format}", None, crcs) for format, crcs in former.items()]
             entry = old._replace(state=NO_STATE, begin=0, end=0, files={}, former=former)
             self._committer.add(Item(entry, has_new_row=False, files=tuple(files)))
+
+
+def _forgotten(old: Entry) -> Item:
+    """Return what drops an entry whose files are another one's now."""
+    return Item(old._replace(state=NO_STATE, begin=0, end=0, name="", files={}, former={}), has_new_row=False)
 
 
 def _counts_in(report: bytes) -> list[Any] | None:

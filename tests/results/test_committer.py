@@ -59,6 +59,15 @@ def test_results_gather_until_a_commit_is_due(storage: FolderStorage, monkeypatc
     assert sum(taken) == 8 and storage.read(ROWS) == ROW * 8
 
 
+def test_what_belongs_together_is_committed_at_once(storage: FolderStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken, commit = list[int](), storage.commit
+    monkeypatch.setattr(storage, "commit", lambda items: taken.append(len(items)) or commit(items))
+    committer = Committer(storage)
+    committer.add(item(1), item(2))
+    committer.close()
+    assert taken == [2]
+
+
 @pytest.mark.parametrize(
     "error", [OSError(errno.ENOSPC, "No space left on device"), OSError(None, "it was changed"), ValueError("a defect")]
 )
