@@ -42,10 +42,10 @@ def count_of(count: int, noun: str) -> str:
     return f"{count:,} {noun}" + ("" if count == 1 else "es" if noun.endswith("tch") else "s")
 
 
-def first_of(names: Sequence[str], most: int) -> str:
-    """Return the first names, and the number of the others, for a message."""
-    more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+def first_of(names: Sequence[str], most: int, number: int | None = None) -> str:
+    """Return the first names, and how many others there are, for a message. `number`: of all, where not all names are given."""
+    others = (len(names) if number is None else number) - min(most, len(names))
+    return ", ".join(names[:most]) + (f" and {others:,} more" if others > 0 else "")
 
 
 def clean_text(text: str) -> str:

@@ -24,7 +24,7 @@ class Unfinished(NamedTuple):
 
 
 class DataSize(NamedTuple):
-    """Of the samples: what the header promises, and what follows it."""
+    """What a header promises of its samples, and what follows it."""
 
     promised_bytes: int
     held_bytes: int

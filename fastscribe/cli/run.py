@@ -116,10 +116,8 @@ def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -
             if journaled is not None:
                 from fastscribe.cli.nothing_to_do import report_of
 
-                stats, first_not_given = (
-                    replace(stats, totals=journaled.totals()._asdict()),
-                    journaled.first_not_given(),
-                )
+                first_not_given = journaled.first_not_given()
+                stats = replace(stats, totals=journaled.totals()._asdict())
                 journaled.write_report(report_of(journaled, stats), is_idle=not stats.files)
     if event_log is not None:
         event_log.finished(stats)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from fastscribe._system.text_layout import count_of
+from fastscribe._system.text_layout import count_of, first_of
 from fastscribe.audio.formats import left_out_line
 from fastscribe.audio.repeats import repeats_line
 from fastscribe.cli.run_part import TranscribeJob
@@ -68,9 +68,8 @@ def recording_lines(audio: AudioInfo, options: Options) -> Iterator[tuple[str, s
 def wordless_line(progress: Progress) -> str:
     """Return the line about recordings of which no word was recognised: music, silence of a dead microphone; "" without any."""
     number, names = progress.wordless, progress.first_wordless
-    more = f" and {number - len(names):,} more" if number > len(names) else ""
     has = "has" if number == 1 else "have"
-    return f"{count_of(number, 'recording')} {has} no words: {', '.join(names)}{more}" if number else ""
+    return f"{count_of(number, 'recording')} {has} no words: {first_of(names, len(names), number)}" if number else ""
 
 
 def say_summary(job: TranscribeJob, stats: RunStats) -> None:
@@ -165,8 +164,9 @@ def say_of_all_runs(job: TranscribeJob, output: JournaledOutput, first_not_given
         say_all_done(job, output.ledger)
     if not job.quiet and (number := output.totals().not_given):
         results = "1 result is of an input" if number == 1 else f"{number} results are of inputs"
-        more = f" and {number - len(first_not_given):,} more" if number > len(first_not_given) else ""
-        say(f"{job.output.where}: {results} not given this time: {', '.join(first_not_given)}{more}")
+        say(
+            f"{job.output.where}: {results} not given this time: {first_of(first_not_given, len(first_not_given), number)}"
+        )
     not_made = say_made_again(output, job.quiet)
     if not is_idle:
         say_failed_before(output.ledger)
@@ -189,11 +189,8 @@ def say_failed_before(ledger: Ledger) -> None:
 def _failed_before(ledger: Ledger) -> str:
     number, names = ledger.failed_before, ledger.first_failed
     were, them = ("was", "it") if number == 1 else ("were", "them")
-    more = f" and {number - len(names):,} more" if number > len(names) else ""
-    return (
-        f"{number:,} failed in an earlier run and {were} left alone ({', '.join(names)}{more}); --retry-failed tries {them} "
-        "again"
-    )
+    first = first_of(names, len(names), number)
+    return f"{number:,} failed in an earlier run and {were} left alone ({first}); --retry-failed tries {them} again"
 
 
 def say_made_again(output: JournaledOutput, quiet: bool) -> int:

@@ -123,7 +123,6 @@ def _sources(dataset: Any, path_column: str | None) -> Iterator[Source | Failure
             raise UsageError(f"column {name} holds bytes: give paths or URLs alone (dataset.drop_columns(['{name}']))")
     column = find_path_column(list(schema.names), path_column)
     tables = dataset.iter_batches(batch_size=_ROWS, batch_format="pyarrow", prefetch_batches=1)
+    # Dates and decimals become text.
     rows = (json.loads(json.dumps(row, default=str)) for table in tables for row in table.to_pylist())
-    return (
-        to_source(row, column, number) for number, row in enumerate(rows, start=1)
-    )  # dates and decimals become text
+    return (to_source(row, column, number) for number, row in enumerate(rows, start=1))

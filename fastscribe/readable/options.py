@@ -57,7 +57,7 @@ class ChangesPart(ExportPart):
 
     def __init__(self, options: Options, of_run: str | None = None) -> None:
         self._stated = replace(options, language=options.language or of_run)
-        self._edits = TextEdits(options, written_language((options.target_language, options.language), ()), of_run)
+        self._edits = TextEdits(options, written_language([options.language], ()), of_run)
         self.changes = "--remove-fillers" if options.remove_fillers else "--itn"
 
     @property
@@ -83,7 +83,7 @@ def _of_export(
     language: Annotated[
         str | None,
         _option(
-            "--language", "-l", help="Language of the texts.\fDefault: that of the run, or the one that each row says."
+            "--language", "-l", help="Language of the texts.\fDefault: the one that each row says, or that of the run."
         ),
     ] = None,
 ) -> ExportPart | None:

@@ -100,7 +100,8 @@ def language_in(places: Iterable[Path]) -> str | None:
     found = set[str | None]()
     for place in places:
         runs = _runs_at(place)
-        found |= set() if runs else {None}
+        if not runs:
+            found.add(None)
         for paths in runs:
             stated = None
             with suppress(OSError, UsageError):  # a journal of another version: the rows are read without it

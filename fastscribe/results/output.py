@@ -24,7 +24,7 @@ from fastscribe._system.file_kinds import InTheWay
 from fastscribe._system.safe_open import safe_open
 from fastscribe._system.text_layout import count_of
 from fastscribe._system.urls import is_url
-from fastscribe.audio.formats import MAGIC, list_kind
+from fastscribe.audio.formats import MAGIC, STDIN, list_kind
 from fastscribe.audio.inputs import expand
 from fastscribe.config import OutputStyle, SpeakerNames
 from fastscribe.errors import OutputError, UsageError
@@ -400,8 +400,8 @@ def _locked(where: str, shard: Shard, say: Callable[[str], object]) -> Iterator[
 
     Other shards of this run may be removing it too, so a held lock is retried for a while.
     """
-    storage, deadline = storage_at(where, shard), monotonic() + _REMOVE_TIMEOUT_S
-    try:
+    deadline = monotonic() + _REMOVE_TIMEOUT_S
+    with _closing(where, shard) as storage:
         while True:
             try:
                 storage.lock(say)
@@ -411,8 +411,6 @@ def _locked(where: str, shard: Shard, say: Callable[[str], object]) -> Iterator[
                     raise
                 sleep(0.05)
         yield storage
-    finally:
-        storage.close(None)
 
 
 def _remove(storage: Storage, shard: Shard, edited: list[str]) -> None:
@@ -510,11 +508,8 @@ def moved_line_of(run: OutputRun, inputs: Iterable[object]) -> MovedLine:
         UsageError: The place has no journal of this version.
         OSError: It cannot be read.
     """
-    storage = storage_at(run.where, run.shard)
-    try:
+    with _closing(run.where, run.shard) as storage:
         return moved_line(storage, run, storage.load(run.shard), inputs)
-    finally:
-        storage.close(None)
 
 
 def check_overwrite(run: OutputRun, inputs: Iterable[Source | Failure], say: Callable[[str], object]) -> None:
@@ -529,11 +524,8 @@ def check_overwrite(run: OutputRun, inputs: Iterable[Source | Failure], say: Cal
         found = [paths.shard for paths in journals_in(run.directory)]
         shards = [shard for shard in found if shard == run.shard or shard.count != run.shard.count]
     for shard in shards:
-        storage = storage_at(run.where, shard)
-        try:
+        with _closing(run.where, shard) as storage:
             journals.append(storage.load(shard, whatever_is_left=True))
-        finally:
-            storage.close(None)
     has_result = [any(journal.has_result(key_of(one)) for journal in journals) for one in inputs]
     num_results = sum(int(journal.is_live.sum()) for journal in journals)
     num_others = num_results - sum(has_result)
@@ -549,7 +541,7 @@ def check_overwrite(run: OutputRun, inputs: Iterable[Source | Failure], say: Cal
 
 def _is_single(path: str) -> bool:
     """Return True for the name of one recording, whether it is there or not."""
-    is_several = path == "-" or os.path.isdir(path) or MAGIC.search(path)
+    is_several = path == STDIN or os.path.isdir(path) or MAGIC.search(path)
     return not list_kind(path) and (os.path.isfile(path) or not is_several)
 
 
@@ -561,11 +553,18 @@ def read_ledger(place: Path | str, run: OutputRun) -> Iterator[Ledger]:
         UsageError: As for JournaledOutput.
         OSError: The place cannot be read.
     """
-    storage = storage_at(place, run.shard)
-    try:
+    with _closing(place, run.shard) as storage:
         journal = storage.load(run.shard)
         if journal.header is not None and run.header is not None:
             check_same_settings(storage.where, journal.header, run.header)
         yield JournalLedger(run.shard, journal, run.retry_failed, moved=run.moved)
+
+
+@contextmanager
+def _closing(place: Path | str, shard: Shard) -> Iterator[Storage]:
+    """Yield the storage of a place, which is closed behind the block without a report."""
+    storage = storage_at(place, shard)
+    try:
+        yield storage
     finally:
         storage.close(None)

@@ -133,7 +133,8 @@ def realign(paths: Paths, journal: Journal, say: Callable[[str], object]) -> Jou
         with paths.rows.open("rb") as file, open_new(beside) as copy:
             for begin, end in found.gaps:
                 file.seek(begin)
-                copy.write(file.read(end - begin))
+                for at in range(begin, end, _COPY_BYTES):
+                    copy.write(file.read(min(_COPY_BYTES, end - at)))
             sync(copy)
         sync_folder(paths.directory)  # or a power cut could keep the journal below and lose the copy
         gone = f"rows that do not fit the journal are in {beside}; their inputs"

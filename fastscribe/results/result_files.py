@@ -72,9 +72,8 @@ class ResultFiles:
         name, former = pending.name, {}
         if old is not None:
             name, former = name or old.name, old.left()
-        may_pass = (
-            isinstance(result, Failure) and result.may_pass
-        )  # with another state, the next run tries the input again
+        # With another state, the next run tries the input again.
+        may_pass = isinstance(result, Failure) and result.may_pass
         contents = self._contents(result, self.formats)
         entry = Entry(
             id=item.id,

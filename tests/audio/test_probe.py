@@ -169,7 +169,7 @@ def behind_a_tag(content: bytes) -> bytes:
 
 
 def behind_an_odd_chunk(content: bytes) -> bytes:
-    """Of three bytes, and the one that makes them even."""
+    """The file with a chunk of three bytes, and the one that makes them even, before the others."""
     return content[:12] + b"JUNK\3\0\0\0abc\0" + content[12:]
 
 
