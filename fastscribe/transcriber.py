@@ -61,7 +61,7 @@ class Transcriber:
     command = "transcribe"  # whose results an output folder holds
     started_at: float | None = None
     # Loads the model into this process if those beside it, with these facts, fail so; None: the caller has asked for them.
-    _load_here: Callable[[DeviceFailed, ModelFacts], LocalExecutor] | None = None
+    load_here: Callable[[DeviceFailed, ModelFacts], Transcriber] | None = None
     _loaded_by: ClassVar[int | None] = None  # the process that loaded the first model, also in its forks
 
     def __init__(self, checkpoint: Checkpoint, executor: Executor, options: Options, load_s: float) -> None:
@@ -369,7 +369,7 @@ class Transcriber:
                 try:
                     yield from run.results(inputs, ledger)
                 except DeviceFailed as error:
-                    if self._load_here is None:
+                    if self.load_here is None:
                         raise
                     failed = error
                 if failed is not None:
@@ -382,12 +382,12 @@ class Transcriber:
         """Take the model into this process, once. Return it, and the positions of recordings that may have ended a process."""
         from fastscribe.pipeline.workers.pool import WorkerPool
 
-        pool, load, self._load_here = self._executor, self._load_here, None
+        pool, load, self.load_here = self._executor, self.load_here, None
         assert isinstance(pool, WorkerPool) and load is not None
         suspects, facts = pool.give_up(failed), pool.facts
         # Frames would keep the memory that the processes share for the rest of the run.
         failed.__traceback__ = failed.__cause__ = failed.__context__ = None
-        self._executor = executor = load(failed, facts)
+        self._executor = executor = load(failed, facts)._engine
         executor.style = pool.style
         executor.begin(self._options, self._budget(), self.progress.stopwatch)
         return executor, suspects
@@ -398,7 +398,7 @@ class Transcriber:
         try:
             self._executor.begin(self._options, self._budget(), self.progress.stopwatch)
         except DeviceFailed as failed:
-            if self._load_here is None:
+            if self.load_here is None:
                 raise
             self._go_on_here(failed)
         added = self._additions()

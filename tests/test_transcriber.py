@@ -373,6 +373,9 @@ class EveryOtherInput:
         self.requests.append(source.index)
         return source.index % 6 == 0
 
+    def settle(self, source: Source | Failure) -> bool:
+        return True
+
 
 def test_ledger_selects_inputs(transcriber: Transcriber, monkeypatch) -> None:
     opened: list[int] = []

@@ -130,13 +130,16 @@ class First(Ledger):
     def __init__(self, most: int | None, others: Ledger | None = None) -> None:
         super().__init__()
         self._most = math.inf if most is None else most
-        self._others = others
+        self._others = Ledger() if others is None else others
 
     def expect(self, source: Source | Failure) -> bool:
-        return source.index < self._most and (self._others is None or self._others.expect(source))
+        return source.index < self._most and self._others.expect(source)
 
     def is_done(self, source: Source | Failure) -> bool:
-        return self._others is not None and self._others.is_done(source)
+        return self._others.is_done(source)
+
+    def settle(self, source: Source | Failure) -> bool:
+        return self._others.settle(source)
 
 
 def padding(batches: Sequence[Batch]) -> dict[str, Any]:

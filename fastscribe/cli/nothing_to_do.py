@@ -80,8 +80,10 @@ def end_if_done(job: TranscribeJob, listing: Listing, event_log: EventLog | None
         most = len(output.journal.entry_indices)  # with more inputs than results, some input has none
         has_more = run.shard.count == 1 and any(number > most for number, _ in enumerate(listing.ahead(), start=1))
         if not has_more:
-            expected = expected_sources(listing.whole(), output.ledger, job.options)
-            all_done = all(map(output.ledger.is_done, expected)) and listing.is_whole and output.ledger.num_given > 0
+            ledger = output.ledger
+            expected = expected_sources(listing.whole(), ledger, job.options)
+            all_done = all(ledger.is_done(one) and ledger.settle(one) for one in expected)
+            all_done &= listing.is_whole and ledger.num_given > 0
         if not all_done:
             listing.begin_again()
             try:

@@ -43,8 +43,12 @@ class Ledger:
         return self._shard.holds(source.id)
 
     def is_done(self, source: Source | Failure) -> bool:
-        """Return True if the input needs no transcription. Called from several threads."""
+        """Return True if an earlier run has done the input. It changes nothing. Called from several threads, as is settle()."""
         return False
+
+    def settle(self, source: Source | Failure) -> bool:
+        """Count an input that is done, and make what its result lacks. Return False if it needs transcription after all."""
+        return True
 
 
 class Moved(NamedTuple):

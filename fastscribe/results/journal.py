@@ -140,11 +140,15 @@ class PendingInput:
     """An input that waits for its result."""
 
     key: int
+    known_as: int  # key of its earlier result: another one if the recording was elsewhere then (moved.py)
     name: str = ""  # of its files
     state: int = 0
     num_bytes: int | None = None  # its size, if it is known
-    entry_index: int | None = None  # in the journal: the earlier result that the new one replaces
-    moved_from: int | None = None  # key of that result, if the recording was elsewhere then (moved.py)
+    entry_index: int | None = None  # in the journal: the earlier result
+
+    @property
+    def is_moved(self) -> bool:
+        return self.known_as != self.key
 
 
 class Journal:

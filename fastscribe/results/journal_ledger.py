@@ -56,61 +56,57 @@ class JournalLedger(Ledger):
         repeats = self._key_counts.count(key)
         key = _repeated(key, repeats)
         is_ours = super().expect(source)
-        moved_from = None if self._moved is None or self._journal.has_result(key) else self._before(source, repeats)
-        known_as = key if moved_from is None else moved_from
+        known_as = self._known_as(source, key, repeats)
         name = "" if self._files is None else self._files.names.name_of(source.id, known_as, is_ours)
         if is_ours:
-            self._pending[source.index] = PendingInput(key, name, moved_from=moved_from)
+            self._pending[source.index] = PendingInput(key, known_as, name)
         return is_ours
 
-    def _before(self, source: Source | Failure, repeats: int) -> int | None:
-        """Return the key that an input had where it was; None if it has no result from there."""
-        assert self._moved is not None
-        old = None if isinstance(source, Failure) else self._moved.before(_identity(source))
-        if old is None:
-            return None
-        assert isinstance(source, Source)
-        key = _repeated(key_of(source, old), repeats)
-        return key if self._journal.has_result(key) else None
+    def _known_as(self, source: Source | Failure, key: int, repeats: int) -> int:
+        """Return the key of an input's earlier result: that of where the recording was, if it has a result from there alone."""
+        if self._moved is None or isinstance(source, Failure) or self._journal.has_result(key):
+            return key
+        place = self._moved.before(_identity(source))
+        old = key if place is None else _repeated(key_of(source, place), repeats)
+        return old if self._journal.has_result(old) else key
 
     def is_done(self, source: Source | Failure) -> bool:
-        """Return True if an earlier run transcribed this very input, or failed and the input is not retried.
-
-        Called from several threads.
-        """
+        """Return True if an earlier run transcribed this very input, or failed and the input is not retried."""
         pending = self._pending[source.index]
         pending.state, pending.num_bytes = state_of(source)
-        is_moved = pending.moved_from is not None
-        entry_index = self._journal.find(pending.key if pending.moved_from is None else pending.moved_from)
+        pending.entry_index = entry_index = self._journal.find(pending.known_as)
         if entry_index is None:
             return False
-        self._journal.is_in_this_run[entry_index] = True
         entry = self._journal.entries[entry_index]
-        failed = bool(entry["failed"])
-        if is_moved:  # its time may be another there
-            is_same = (
-                pending.num_bytes is not None and pending.num_bytes == self._journal.entry(entry_index).input_bytes
-            )
-        else:
-            is_same = int(entry["state"]) == pending.state
-        is_same &= not (failed and self._retry_failed)
-        if not is_same or not (self._files is None or self._files.complete(entry_index, pending.name, source.index)):
-            pending.entry_index = entry_index
+        if entry["failed"] and self._retry_failed:
             return False
+        if pending.is_moved:  # its time may be another there
+            return pending.num_bytes is not None and pending.num_bytes == self._journal.entry(entry_index).input_bytes
+        return int(entry["state"]) == pending.state
+
+    def settle(self, source: Source | Failure) -> bool:
+        """Count an input that is done, have its missing files made, and forget it. Return False if its row is no result."""
+        pending = self._pending[source.index]
+        assert pending.entry_index is not None
+        if self._files is not None and not self._files.complete(pending.entry_index, pending.name, source.index):
+            return False
+        self._journal.is_in_this_run[pending.entry_index] = True
+        entry = self._journal.entries[pending.entry_index]
         entry["order"] = source.index
-        if is_moved:
-            self._take_over(entry_index, pending, source.index)
+        if pending.is_moved:
+            self._take_over(pending.entry_index, pending, source.index)
+        failed = bool(entry["failed"])
         with self.lock:
             self.failed_before += failed
             if failed and len(self.first_failed) < NUM_FAILED:
                 self.first_failed.append(source.path)
-            self.mark_done(source.index)
+            self.forget(source.index)
         return True
 
     def __getitem__(self, index: int) -> PendingInput:
         return self._pending[index]
 
-    def mark_done(self, index: int) -> None:
+    def forget(self, index: int) -> None:
         """Forget an input that has its result. The caller holds `lock`."""
         del self._pending[index]
 

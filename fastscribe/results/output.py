@@ -177,14 +177,13 @@ class JournaledOutput:
         item = result if isinstance(result, Failure) else result.audio
         pending = self.ledger[item.index]
         made = self.files.item(pending, result)
-        if pending.entry_index is None or pending.moved_from is None:
-            self._committer.add(made)
-        else:
-            self._committer.add(made, _forgotten(self.journal.entry(pending.entry_index)))
+        replaced = pending.entry_index
+        moved = [] if replaced is None or not pending.is_moved else [_forgotten(self.journal.entry(replaced))]
+        self._committer.add(made, *moved)
         with self.ledger.lock:
-            self.ledger.mark_done(item.index)
-        if pending.entry_index is not None:
-            self.journal.is_replaced[pending.entry_index] = True
+            self.ledger.forget(item.index)
+        if replaced is not None:
+            self.journal.is_replaced[replaced] = True
         assert made.entry is not None
         self._new = self._new.plus(made.entry)
 
@@ -346,7 +345,8 @@ class JournaledOutput:
     def _drop_old_failures(self) -> None:
         """Drop inputs that never were recordings and are not among this run's: a manifest's row, corrected."""
         journal = self.journal
-        is_dropped: BoolArray = journal.is_live & journal.entries["for_list"] & ~journal.is_in_this_run
+        is_given = journal.is_in_this_run | journal.is_replaced
+        is_dropped: BoolArray = journal.is_live & journal.entries["for_list"] & ~is_given
         for entry_index in np.flatnonzero(is_dropped).tolist():
             old = journal.entry(entry_index)
             former = old.left()

@@ -193,7 +193,6 @@ class ResultFiles:
                     self._make(entry_index, entry.name, formats, entry.order)
             except OSError as error:
                 self.not_made.append(without_frames(error))
-                self._committer.lack(None)
             gone = [(format, crcs) for format, crcs in entry.former.items() if format not in entry.files]
             self._committer.add(
                 Item(None, files=tuple(NewFile(f"{entry.name}.{format}", None, crcs) for format, crcs in gone))

@@ -58,14 +58,11 @@ class Storage(Protocol):
         where: The folder or URL.
         pace: How results gather.
         map: Calls a function with each of several files: in a store, several at once.
-        lacks_files: A file could not be written or read. As long as it is True, the journal does not say that files are
-            durable, so the next run looks into them.
     """
 
     where: str
     pace: Pace
     map: Each
-    lacks_files: bool
 
     def lock(self, say: Callable[[str], object]) -> list[Shard]:
         """Lock the shard until `close`, and return the shards that have a journal here. Raises UsageError if a run has it."""

@@ -60,7 +60,7 @@ class FolderStorage:
     pace = Pace(_MAX_RESULTS, _MAX_RESULTS, _MAX_BYTES)
 
     def __init__(self, directory: Path, shard: Shard = UNSHARDED) -> None:
-        self.where, self.shard, self.lacks_files = str(directory), shard, False
+        self.where, self.shard = str(directory), shard
         self.map: Each = map
         self.paths = Paths(directory, shard.suffix)
         self._directory = directory
@@ -146,7 +146,7 @@ class FolderStorage:
 
     def _wait(self) -> bytes:
         """Make rows, and files that are written, durable. Return the line that says so of the files, if there are any."""
-        synced = SYNCED if self._has_changed and not self.lacks_files else b""
+        synced = SYNCED if self._has_changed else b""
         self._barrier.wait([str(self._rows.path), *self._written], [self.where, *self._folders])
         self._written, self._folders, self._has_changed = [], {}, False
         return synced

@@ -58,7 +58,7 @@ class ObjectStorage:
     def __init__(self, url: str, shard: Shard = UNSHARDED) -> None:
         self.folder = ObjectFolder(url)
         self.map: Each = self.folder.map
-        self.where, self.shard, self.lacks_files = url, shard, False
+        self.where, self.shard = url, shard
         self.pace = Pace(_MAX_QUEUED, _COMMIT_RESULTS, _COMMIT_BYTES, MIN_PAUSE_S, MAX_PAUSE_S, PAUSE_SHARE)
         paths = Paths(Path(), shard.suffix)
         self._rows, self._report = paths.rows.name, paths.report.name
@@ -143,7 +143,7 @@ class ObjectStorage:
     def commit(self, items: Sequence[Item]) -> Sequence[Item]:
         assert self._lock is not None and self._parts is not None
         self._lock.check()
-        rows, lines, begin = [], [SYNCED] if self._has_written and not self.lacks_files else [], 0
+        rows, lines, begin = [], [SYNCED] if self._has_written else [], 0
         for item in items:
             if item.entry is not None:
                 end = begin + len(item.row)  # of files that are made again, the part has the row again
@@ -213,7 +213,7 @@ class ObjectStorage:
 
     def _finish(self, parts: Parts, finish: Finish) -> None:
         """Join all rows, and replace those of an earlier run, unless nothing has changed; then write the report."""
-        if self._has_written and not self.lacks_files:
+        if self._has_written:
             self.commit(())
         if finish.ordered or self._num_commits or not self._is_published:
             publish(self.folder, self._rows, published_name(self.shard), parts.join_rows(finish.ordered, finish.order))

@@ -296,7 +296,7 @@ def test_the_device_and_the_dtype_stay_in_the_middle_of_a_run(
         raise MemoryError
 
     monkeypatch.setattr(Transcriber, "load", staticmethod(note))
-    load_here = load(lambda line: None, device)._load_here
+    load_here = load(lambda line: None, device).load_here
     facts: Any = SimpleNamespace(is_gpu=True, dtype="bf16")
     with pytest.raises(DeviceFailed, match=r"^cuda:0 failed: lost; this process failed: MemoryError; the run stops"):
         load_here(DeviceFailed("cuda:0", RuntimeError("lost")), facts)  # type: ignore[misc]

@@ -32,13 +32,13 @@ def after(*items: tuple[Source | Failure, bool]) -> Journal:
         assert not ledger.is_done(numbered)
         expected = ledger[index]
         entries.append(Entry("", expected.key, expected.state, 0, 0, index, failed).values(Layouts()))
-        ledger.mark_done(index)
+        ledger.forget(index)
     return Journal(entries=np.array(entries, ENTRY))
 
 
 def is_done(ledger: JournalLedger, item: Source | Failure) -> bool:
     assert ledger.expect(item)
-    return ledger.is_done(item)
+    return ledger.is_done(item) and ledger.settle(item)
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_each_track_of_a_file_is_an_input_of_its_own(clip: Path) -> None:
         ledger = JournalLedger(UNSHARDED, previous)
         sources = [source(clip, index, track=track) for index, track in enumerate(tracks)]
         assert [ledger.expect(one) for one in sources] == [True] * len(sources)
-        assert [ledger.is_done(one) for one in sources] == done
+        assert [ledger.is_done(one) and ledger.settle(one) for one in sources] == done
 
 
 def test_a_changed_input_is_not_done(clip: Path) -> None:
@@ -130,7 +130,7 @@ def test_ledger_is_thread_safe(tmp_path: Path) -> None:
         ledger.expect(item)
 
     def ask(temp: list[Source]) -> None:
-        done.extend(item.index for item in temp if ledger.is_done(item))
+        done.extend(item.index for item in temp if ledger.is_done(item) and ledger.settle(item))
 
     threads = [threading.Thread(target=ask, args=(items[start::8],)) for start in range(8)]
     for thread in threads:

@@ -45,7 +45,8 @@ def put(output: JournaledOutput, result: Transcript | Failure, **changed: Any) -
     """Announce an input, and write its result if an earlier run has not done it. `changed` is of its manifest row."""
     item = result if isinstance(result, Failure) else result.audio
     source = Source(item.path, item.path, item.id, index=item.index, row=changed or None)
-    if not output.ledger.expect(source) or output.ledger.is_done(source):
+    ledger = output.ledger
+    if not ledger.expect(source) or (ledger.is_done(source) and ledger.settle(source)):
         return False
     output.write(result)
     return True
@@ -296,6 +297,18 @@ def test_a_ledger_is_read_without_a_change(place: Place, tmp_path: Path) -> None
     other = read_ledger(place.where, OutputRun(OutputStyle(), {"--beam": 4}))
     with pytest.raises(UsageError, match="other settings"), other:
         pass
+
+
+def test_a_question_makes_no_file(place: Place) -> None:
+    """The step after it does, and counts the input."""
+    place.run(["a.wav"])
+    with place.opened("txt") as output:
+        ledger, source = output.ledger, Source("/in/a.wav", "/in/a.wav", "a.wav")
+        assert ledger.expect(source) and ledger.is_done(source) and ledger.is_done(source)
+        output.flush()
+        assert output.files.num_made_again == 0 and output.totals().not_given == 1
+        assert ledger.settle(source)
+        assert output.files.num_made_again == 1 and output.totals().not_given == 0
 
 
 def test_a_report_is_put_back_if_it_counts_what_is_here(place: Place) -> None:
