@@ -86,11 +86,7 @@ def end_if_done(job: TranscribeJob, listing: Listing, event_log: EventLog | None
             all_done &= listing.is_whole and ledger.num_given > 0
         if not all_done:
             listing.begin_again()
-            try:
-                check_moved(job, listing.ahead(), output.moved_line)
-            except UsageError:
-                output.put_report_back()  # the place stays as it was
-                raise
+            check_moved(job, listing.ahead(), output.moved_line)
             return output
         stats = _stats(output, listing, perf_counter() - start)
         output.write_report(report_of(output, stats), is_idle=True)

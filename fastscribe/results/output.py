@@ -91,7 +91,6 @@ class JournaledOutput:
         self._storage, self._run, self._say = storage, run, say
         self._new = Totals()
         self._report: bytes | None = None
-        self._earlier_report = b""
         self._is_closed = False
         with ExitStack() as closing_all:
             closing_all.callback(storage.close, None)
@@ -147,8 +146,6 @@ class JournaledOutput:
                 f"{storage.where}: holds results of {shard}, of a run divided otherwise than {run.shard}: use another folder, "
                 "or --overwrite to start over"
             )
-        with suppress(FileNotFoundError):
-            self._earlier_report = storage.read(Paths(Path(), run.shard.suffix).report.name)  # which open() removes
         names = run.style.speaker_names
         facts = dict(run.facts)
         if names is not None:
@@ -327,20 +324,12 @@ class JournaledOutput:
             is_idle: The run has transcribed nothing. An earlier report stays, with the numbers of the run that did the work, if
                 it counts the results that are here.
         """
-        is_kept = is_idle and _counts_in(self._earlier_report) == _counts_in(content)
-        self._report = self._earlier_report if is_kept else content
-
-    def put_report_back(self) -> None:
-        """Write the earlier report again, which opening removed, if it counts the results that are here: nothing was done.
-
-        Raises:
-            OSError: It cannot be written.
-        """
-        is_live = self.journal.is_live
-        num_failed = int(self.journal.entries["failed"][is_live].sum())
-        if _counts_in(self._earlier_report) == [int(is_live.sum()), num_failed]:
-            name = Paths(Path(), self._run.shard.suffix).report.name
-            self._storage.write(name, self._earlier_report, replaces=True)
+        earlier = b""
+        if is_idle:
+            with suppress(FileNotFoundError):
+                earlier = self._storage.read(Paths(Path(), self._run.shard.suffix).report.name)
+        is_kept = bool(earlier) and _counts_in(earlier) == _counts_in(content)
+        self._report = None if is_kept else content
 
     def _drop_old_failures(self) -> None:
         """Drop inputs that never were recordings and are not among this run's: a manifest's row, corrected."""

@@ -79,7 +79,7 @@ class Storage(Protocol):
         """
 
     def open(self, header: Mapping[str, Any] | None, facts: Mapping[str, Any], say: Callable[[str], object]) -> Journal:
-        """Begin or repair the shard's journal, and prepare for commits. An earlier run's report is removed.
+        """Begin or repair the shard's journal, and prepare for commits. A report is removed if results are gone.
 
         Args:
             header: This run's fingerprint; None: whatever the journal's is, but its rows must be as its run left them.
@@ -92,6 +92,8 @@ class Storage(Protocol):
 
     def commit(self, items: Sequence[Item]) -> Sequence[Item]:
         """Make rows durable, and then their entries; and what `write` wrote before. Called from one thread, as are the next.
+
+        New rows remove an earlier run's report before, which says that the run has finished.
 
         Returns:
             The items; each entry has the offsets of its row.

@@ -110,7 +110,10 @@ class FolderStorage:
         else:
             check_same_settings(self.where, journal.header or {}, header)
             journal = realign(paths, journal, say)
-        journal = repair(paths, journal, say)
+        mended = repair(paths, journal, say)
+        if mended is not journal:
+            remove(paths.report)  # results are gone
+        journal = mended
         self._discard_temps(journal)
         self._rows, self._lines = (
             self._writing.enter_context(closing(Appender(open_append(path), path)))
@@ -122,8 +125,6 @@ class FolderStorage:
         if stated != journal.facts:
             self._lines.append(run_line(stated))
         self._lines.sync()  # of a run that was killed, or files could be there after a power cut without their lines
-        if header is not None:
-            remove(paths.report)
         sync_folder(self._directory)
         self._is_open = True
         return journal
@@ -138,7 +139,9 @@ class FolderStorage:
 
     def commit(self, items: Sequence[Item]) -> Sequence[Item]:
         placed = list(_placed(items, self._rows.end))
-        self._rows.append(b"".join(item.row for item in items if item.has_new_row))
+        if rows := b"".join(item.row for item in items if item.has_new_row):
+            remove(self.paths.report)
+        self._rows.append(rows)
         synced = self._wait()
         self._lines.append(synced + b"".join(item.entry.line() for item in placed if item.entry is not None))
         self._lines.sync()

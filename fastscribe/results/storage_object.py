@@ -69,7 +69,7 @@ class ObjectStorage:
         self._name = ""  # of this run
         self._listing: Listing | None = None
         self._num_commits = 0
-        self._has_written = self._is_published = False
+        self._has_written = self._has_new_rows = self._is_published = False
         self._has_conditional_writes: bool | None = None  # not known yet
         self._asking = Lock()
 
@@ -134,7 +134,6 @@ class ObjectStorage:
         name, content = run_name(self._name), header_line(header or {}) + run_line({**earlier.facts, **facts})
         self.folder.put(name, content)
         self._first_object, self._say = (name, content), say
-        self.folder.delete([self._report])
         if not runs.runs:
             self._loaded.append(Parts(self.folder, StoredRuns(self.shard, [self._name]), ()))
         self._parts = self._loaded[-1]
@@ -150,6 +149,9 @@ class ObjectStorage:
                 lines.append(item.entry._replace(begin=begin, end=end).line())
                 rows.append(item.row)
                 begin = end
+        if not self._has_new_rows and any(item.row and item.has_new_row for item in items):
+            self.folder.delete([self._report])
+            self._has_new_rows = True
         self._num_commits += 1
         name, written = part_name(self._name, self._num_commits), b"".join(lines)
         self.folder.put(name, with_last_line(b"".join(rows), written))

@@ -311,18 +311,36 @@ def test_a_question_makes_no_file(place: Place) -> None:
         assert output.files.num_made_again == 1 and output.totals().not_given == 0
 
 
-def test_a_report_is_put_back_if_it_counts_what_is_here(place: Place) -> None:
-    for num_failed, is_back in ((0, True), (1, False)):
-        report = json.dumps({"files": 1, "totals": {"files": 1, "failed": num_failed}})
-        with place.opened("txt") as output:
-            put(output, spoken("a.wav"))
-            output.write_report(report.encode())
-        output = place.opened("txt")
-        output.put_report_back()
-        output.close(finished=False)
+def test_a_report_stays_until_there_is_a_new_result(place: Place) -> None:
+    report = json.dumps({"files": 1, "totals": {"files": 1, "failed": 0}}).encode()
+    with place.opened("txt") as output:
+        put(output, spoken("a.wav"))
+        output.write_report(report)
+
+    def size() -> int | None:
         found = FolderStorage(place.where) if isinstance(place.where, Path) else ObjectStorage(place.where)
-        assert (found.size("report.json") == len(report)) is is_back
         found.close(None)
+        return found.size("report.json")
+
+    for _ in range(2):
+        output = place.opened("txt")
+        assert not put(output, spoken("a.wav"))
+        output.close(finished=False)
+        assert size() == len(report)
+    with suppress(KeyboardInterrupt), place.opened("txt") as output:
+        put(output, spoken("b.wav"))
+        raise KeyboardInterrupt
+    assert size() is None
+
+
+def test_a_report_goes_with_a_row(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    with place.opened("txt") as output:
+        put(output, spoken("a.wav"))
+        output.write_report(b'{"files": 1}')
+    (tmp_path / "transcripts.jsonl").unlink()
+    place.opened("txt").close(finished=False)
+    assert not (tmp_path / "report.json").exists()
 
 
 def test_an_open_output_goes_on_with_a_new_ledger(tmp_path: Path) -> None:
