@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import os
 import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -19,6 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from fastscribe.audio.formats import MAGIC, is_audio_name
 from fastscribe.checkpoint.location import locate
+from fastscribe.cli import completion
 from fastscribe.cli.terminal import say
 from fastscribe.errors import OptionError, UsageError
 from fastscribe.rooms import ROOMS
@@ -41,7 +39,7 @@ _METAVARS = {
 }
 _URL_AS_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:[/\\\\]")
 LIMIT = re.compile(r" *\[(?:x>=[0-9.]+|[0-9.]+<=x<=[0-9.]+)\]|; (?:x>=[0-9.]+|[0-9.]+<=x<=[0-9.]+)(?=\])")
-_COMPLETED = {"--format": "formats", "--init": "models", "--model": "models"}  # functions of completion.py
+_COMPLETED = {"--format": completion.formats, "--init": completion.models, "--model": completion.models}
 _METAVAR_OF = {name: metavar for metavar, names in _METAVARS.items() for name in names.split()}
 
 
@@ -106,7 +104,9 @@ class Command(TyperCommand):
         for name, parameters in groups.items():
             records = [(one, record) for one in parameters if (record := one.get_help_record(ctx)) is not None]
             with formatter.section(name):
-                formatter.write_dl([(names_of(one, names), LIMIT.sub("", text)) for one, (names, text) in records])
+                is_argument = name == "Arguments"  # to whose metavar typer adds its type
+                written = [((is_argument and one.metavar) or names, text) for one, (names, text) in records]
+                formatter.write_dl([(names, LIMIT.sub("", text)) for names, text in written])
         if is_short:
             formatter.write_paragraph()
             with formatter.indentation():
@@ -152,11 +152,6 @@ def _is_input(word: str) -> bool:
     return word == "-" or os.path.lexists(word) or "://" in word or is_audio_name(word) or bool(MAGIC.search(word))
 
 
-def names_of(parameter: Any, names: str) -> str:
-    """Return an argument's metavar where typer adds its type."""
-    return parameter.metavar if parameter.param_type_name == "argument" and parameter.metavar else names
-
-
 class Group(TyperGroup):
     """A group of commands that says what is missing where a recording or an option stands in a command's place."""
 
@@ -193,16 +188,7 @@ class Application(typer.Typer):
     """A typer application with commands of this program's kind."""
 
     def command(self, *arguments: Any, **settings: Any) -> Callable[[_Function], _Function]:
-        register = super().command(*arguments, **({"cls": Command} | settings))
-        return lambda function: register(described(function))
-
-
-def described(function: _Function) -> _Function:
-    """Give a function its docstring back, which --help shows and which Python drops under PYTHONOPTIMIZE=2."""
-    if function.__doc__ is None:
-        with suppress(OSError):  # no source
-            function.__doc__ = ast.get_docstring(ast.parse(inspect.getsource(function)).body[0])  # type: ignore[arg-type]
-    return function
+        return super().command(*arguments, **({"cls": Command} | settings))
 
 
 def new_app(name: str | None = None) -> Application:
@@ -251,25 +237,13 @@ def option(*names: str, everyday: bool = False, **settings: Any) -> Any:
     if everyday:
         EVERYDAY.add(long)
     settings.setdefault("metavar", _METAVAR_OF.get(long))
-    settings.setdefault("autocompletion", _completed_by(_COMPLETED[long]) if long in _COMPLETED else None)
+    settings.setdefault("autocompletion", _COMPLETED.get(long))
     return typer.Option(*names, envvar=variable_of(long.partition("/")[0]), show_envvar=False, **settings)
 
 
 def variable_of(option: str) -> str:
     """Return the environment variable that sets an option."""
     return "FASTSCRIBE_" + option.removeprefix("--").replace("-", "_").upper()
-
-
-def _completed_by(name: str) -> Callable[[str], list[str]]:
-    """Return the function that completes a value."""
-
-    def complete(incomplete: str) -> list[str]:
-        from fastscribe.cli import completion
-
-        values: list[str] = getattr(completion, name)(incomplete)
-        return values
-
-    return complete
 
 
 def options_in(group: str) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ import typer
 from fastscribe.cli.app import Group, app, new_app
 from fastscribe.rooms import ROOMS
 
-# The module of each command of the core, in the order of --help; the table of the rooms has those of the rooms.
+# The module of each command of the core, in the order of --help.
 _CORE = {
     "transcribe": "transcribe",
     "export": "export",
@@ -22,7 +22,8 @@ _CORE = {
     "models": "known_models",
 }
 _SHELLS = (["bash"], ["zsh"], ["fish"], ["powershell"], ["pwsh"])
-_ROOMS = {name: f"fastscribe.{room.name}.{module}" for room in ROOMS for name, module in room.commands.items()}
+_MODULES = {name: f"fastscribe.cli.{module}" for name, module in _CORE.items()}
+_MODULES |= {name: f"fastscribe.{room.name}.{module}" for room in ROOMS for name, module in room.commands.items()}
 
 
 class LazyCommands(Mapping[str, Any]):
@@ -44,19 +45,14 @@ class LazyCommands(Mapping[str, Any]):
                     yield from room.commands
 
     def __len__(self) -> int:
-        return len(list(iter(self)))
+        return len(_MODULES)
 
     def __contains__(self, name: object) -> bool:
-        return name in _CORE or name in _ROOMS
+        return name in _MODULES
 
     def _build(self, name: str) -> Any:
         """Import the module of a command, which registers it, and make typer's command of it alone."""
-        if name in _CORE:
-            import_module(f"fastscribe.cli.{_CORE[name]}")
-        elif name in _ROOMS:
-            import_module(_ROOMS[name])
-        else:
-            raise KeyError(name)
+        import_module(_MODULES[name])
         alone = new_app()
         alone.registered_commands = [
             one for one in app.registered_commands if name == (one.name or getattr(one.callback, "__name__", None))

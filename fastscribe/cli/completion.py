@@ -6,7 +6,6 @@ A shell completes file names where nothing here fits.
 from __future__ import annotations
 
 from fastscribe.checkpoint.hub_name import DEFAULT
-from fastscribe.checkpoint.known_models import known_models
 from fastscribe.config import OUTPUT_FORMATS
 
 
@@ -28,5 +27,6 @@ def published_models(incomplete: str) -> list[str]:
 
 
 def _published() -> list[tuple[str, str]]:
+    from fastscribe.checkpoint.known_models import known_models  # here, as every command line imports this file
 
     return [(model.name, model.hub) for model in known_models() if model.hub]

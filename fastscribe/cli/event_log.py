@@ -91,10 +91,9 @@ class EventLog:
         """Write progress periodically: inputs done by an earlier run yield no results that could trigger it."""
         while not self._stop_event.wait(_EVERY_S):
             done, elapsed_s = transcriber.progress, perf_counter() - self._start
-            counts = {name: getattr(done, name) for name in _COUNTS}
             seconds = {name: round(getattr(done, name), 3) for name in ("audio_s", "done_s", "planned_s")}
             speed = {"elapsed_s": round(elapsed_s, 3), "rtfx": round(done.audio_s / elapsed_s, 2)}
-            self._write_event("progress", {**counts, **seconds, **speed})
+            self._write_event("progress", {**self._counts(), **seconds, **speed})
 
     def failed(self, failure: Failure) -> None:
         """Write the event of a failed file, with what tells its row of a list from others."""

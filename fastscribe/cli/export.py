@@ -26,7 +26,6 @@ from fastscribe.errors import ManifestError, OutputError, UsageError
 from fastscribe.results.formats.writers import SINGLE_FORMATS
 from fastscribe.results.paths import journals_in
 from fastscribe.results.rows import read_rows
-from fastscribe.results.stored import has_tokens
 from fastscribe.results.stream import emit, several, stream_text
 from fastscribe.types import Transcript
 
@@ -176,7 +175,7 @@ def _print_rows(results: list[str], style: OutputStyle, parts: Sequence[ExportPa
     if len(first) > 1 and style.formats[0] in SINGLE_FORMATS:
         raise several(style.formats[0])
     for result, row in chain(first, rows):
-        style = replace(style, tokens=has_tokens(row.fields))
+        style = replace(style, tokens="tokens" in row.fields)
         emit(sys.stdout, stream_text(result, style, is_one=len(first) == 1))
 
 

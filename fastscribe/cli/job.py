@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fastscribe._system.file_kinds import is_device
 from fastscribe._system.urls import is_url
@@ -14,9 +16,10 @@ from fastscribe.cli.run_part import TranscribeJob
 from fastscribe.cli.terminal import filter_mpg123_messages
 from fastscribe.config import OUTPUT_FORMATS
 from fastscribe.errors import UsageError
-from fastscribe.results.interfaces import check_new_folder
-from fastscribe.results.shards import Shard
 from fastscribe.types import Failure, Source
+
+if TYPE_CHECKING:
+    from fastscribe.results.paths import Paths
 
 SHORT_S = 300.0
 _MAX_SHORT_BYTES = 200_000_000  # five minutes at the highest rates in use
@@ -52,6 +55,8 @@ def check_paths(job: TranscribeJob) -> None:
         UsageError: A URL needs an extra or settings that are missing, an input is a file that the run writes, two outputs are
             the same file, or a file that no run wrote is in the way, as far as this is known now.
     """
+    from fastscribe.results.paths import Paths, check_new_folder  # here, because NumPy would slow down --help
+
     own: dict[str, str] = {}  # files that this run writes, and the option or name of each
     parts = [named for part in job.parts for named in part.files(job.output).items()]
     for option, path in (*parts, ("--events", job.events), ("--log-file", job.log_file)):
@@ -60,13 +65,11 @@ def check_paths(job: TranscribeJob) -> None:
             if real_path in own:
                 raise UsageError(f"{option} {path}: is the file of {own[real_path]} too: name another place")
             own[real_path] = option
+    paths = Paths(job.output.directory or Path(), job.output.shard.suffix)
     if job.output.directory is not None:
-        _add_folder_files(own, job.output.directory, job.output.shard)
+        _add_folder_files(own, paths)
     urls: list[str] = []  # of what it writes at a URL
     if (url := job.output.url) is not None:
-        from fastscribe.results.paths import Paths  # here, because NumPy would slow down --help
-
-        paths = Paths(Path(), job.output.shard.suffix)
         urls = [f"{url.rstrip('/')}/{path.name}" for path in (paths.rows, paths.report)]
     for given in job.output.inputs:
         if is_url(given):
@@ -78,10 +81,8 @@ def check_paths(job: TranscribeJob) -> None:
             raise UsageError(f"{url}: a web server takes no results: name a folder, or s3://, gs:// or az://")
         _check_store(url)
     if (folder := job.output.directory) is not None:
-        try:
+        with using_folder(folder):
             check_new_folder(folder, job.output.shard, job.output.overwrite)
-        except OSError as error:
-            raise unusable_folder(folder, error) from error
 
 
 def check_number(job: TranscribeJob, found: Iterable[Source | Failure]) -> None:
@@ -118,17 +119,19 @@ def _check_store(url: str) -> None:
         raise UsageError(f"{url}: {error}") from error
 
 
-def unusable_folder(folder: Path | str, error: OSError) -> UsageError:
-    """Return the error for an output folder that cannot be read or written, or for a file in it."""
-    file = str(error.filename or folder)
-    where = f"{file}: " if file.startswith(str(folder)) and file != str(folder) else ""
-    return UsageError(f"{folder}: cannot be used as output folder: {where}{error.strerror or error}")
+@contextmanager
+def using_folder(folder: Path | str) -> Iterator[None]:
+    """Raise UsageError in place of the OSError of a block that uses an output folder. It names the folder, or a file in it."""
+    try:
+        yield
+    except OSError as error:
+        file = str(error.filename or folder)
+        where = f"{file}: " if file.startswith(str(folder)) and file != str(folder) else ""
+        problem = f"cannot be used as output folder: {where}{error.strerror or error}"
+        raise UsageError(f"{folder}: {problem}") from error
 
 
-def _add_folder_files(own: dict[str, str], folder: Path, shard: Shard) -> None:
-    from fastscribe.results.paths import Paths  # here, because NumPy would slow down --help
-
-    paths = Paths(folder, shard.suffix)
+def _add_folder_files(own: dict[str, str], paths: Paths) -> None:
     for path in (paths.rows, paths.journal, paths.report, paths.lock):
         real_path = os.path.realpath(path)
         if real_path in own:

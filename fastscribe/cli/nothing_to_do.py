@@ -18,7 +18,7 @@ import typer
 
 from fastscribe._system.urls import is_url
 from fastscribe.audio.formats import STDIN
-from fastscribe.cli.job import unusable_folder
+from fastscribe.cli.job import using_folder
 from fastscribe.cli.listing import MAX_WAIT_S, Listing
 from fastscribe.cli.run_messages import say_all_done, say_failed_before, say_listing, say_made_again
 from fastscribe.cli.run_part import TranscribeJob, model_digest_of
@@ -72,7 +72,9 @@ def end_if_done(job: TranscribeJob, listing: Listing, event_log: EventLog | None
     start, output, all_done = perf_counter(), None if is_stream else _earlier(job), False
     if output is None:
         if run.overwrite:
-            _check_overwrite(job, listing.ahead(MAX_WAIT_S))
+            with using_folder(run.where):
+                expected = expected_sources(listing.ahead(MAX_WAIT_S), None, job.options)
+                check_overwrite(run, expected, (lambda line: None) if job.quiet else say)
         elif not (is_stream and run.moved is not None):
             check_moved(job, listing.ahead(MAX_WAIT_S if is_stream else None), partial(moved_line_of, run))
         return None
@@ -110,24 +112,12 @@ def check_moved(
     job: TranscribeJob, inputs: Iterable[Source | Failure], line_of: Callable[[Iterable[object]], MovedLine]
 ) -> None:
     """Print the line of the first inputs, if there is one. Raises it as UsageError if the run should stop."""
-    try:
+    with using_folder(job.output.where):
         text, stops = line_of(expected_sources(inputs, None, job.options))
-    except OSError as error:
-        raise unusable_folder(job.output.where, error) from error
     if text and stops:
         raise UsageError(text)
     if text:
         say(text)
-
-
-def _check_overwrite(job: TranscribeJob, inputs: Iterable[Source | Failure]) -> None:
-    """Print how many results --overwrite removes. Raises UsageError as output.check_overwrite()."""
-    try:
-        check_overwrite(
-            job.output, expected_sources(inputs, None, job.options), (lambda line: None) if job.quiet else say
-        )
-    except OSError as error:
-        raise unusable_folder(job.output.where, error) from error
 
 
 def report_of(output: JournaledOutput, stats: RunStats) -> bytes:
@@ -165,7 +155,5 @@ def _earlier(job: TranscribeJob) -> JournaledOutput | None:
     except (OSError, UsageError):  # the run itself says what is wrong
         return None
     header = {name: value for name, value in stated.header.items() if name != "shard"}
-    try:
+    with using_folder(run.where):
         return open_journaled(run.place, replace(run, fingerprint=header, facts=stated.facts), say)
-    except OSError as error:
-        raise unusable_folder(run.where, error) from error

@@ -17,7 +17,7 @@ from fastscribe.audio.formats import STDIN
 from fastscribe.audio.inputs import expand
 from fastscribe.audio.repeats import Repeats
 from fastscribe.cli.app import StdoutClosed, is_on_terminal
-from fastscribe.cli.job import check_number, check_paths, unusable_folder
+from fastscribe.cli.job import check_number, check_paths, using_folder
 from fastscribe.cli.nothing_to_do import check_moved
 from fastscribe.cli.run import fingerprint_of, loaded
 from fastscribe.cli.run_messages import check_any_input, say_listing, say_shard
@@ -68,10 +68,7 @@ def report_dry_run(job: TranscribeJob) -> None:
     if not job.quiet:
         show_table(dry_run_table(found))
     if job.quiet or not is_on_terminal():
-        try:
-            print(json.dumps(found.to_json()), flush=True)
-        except BrokenPipeError as error:
-            raise StdoutClosed from error
+        print(json.dumps(found.to_json()), flush=True)
     if code := job.failure_code(found.failed, found.failed_before, found.files + found.failed + found.skipped):
         raise typer.Exit(code)
 
@@ -81,13 +78,9 @@ def _ledger(job: TranscribeJob, transcriber: Transcriber, opened: ExitStack) -> 
     output = job.output
     if output.overwrite or output.place is None:
         return Ledger(output.shard)
-    try:
+    with using_folder(output.where):
         run = replace(output, fingerprint=fingerprint_of(job, transcriber))
         return opened.enter_context(read_ledger(output.place, run))
-    except OSError as error:
-        if output.url is None:
-            raise
-        raise unusable_folder(output.where, error) from error
 
 
 def dry_run_table(survey: DryRunReport) -> str:

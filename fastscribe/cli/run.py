@@ -26,7 +26,7 @@ from fastscribe._system.urls import is_url
 from fastscribe.audio.failures import is_utf8
 from fastscribe.audio.formats import STDIN
 from fastscribe.cli.app import WHEN_STOPPED, StdoutClosed
-from fastscribe.cli.job import SHORT_S, check_number, check_paths, is_stream, unusable_folder
+from fastscribe.cli.job import SHORT_S, check_number, check_paths, is_stream, using_folder
 from fastscribe.cli.progress_bar import ProgressBar
 from fastscribe.cli.run_messages import (
     check_any_input,
@@ -169,7 +169,7 @@ def _end_if_unusable(job: TranscribeJob, listing: Listing) -> None:
     with open_run_output(job, None, say) if job.output.is_stdout else nullcontext() as output:
         for failure in failures:
             if output is not None:
-                _write(output, failure)
+                output.write(failure)
             say(f"{failure_line(failure)}{_near(failure)}")
     say_listing(listing.left_out, listing.repeats.num, job.quiet)
     raise typer.Exit(job.failure_code(len(failures), 0, len(failures)))
@@ -271,7 +271,7 @@ def _write_all(
                         bar.say(line)
                     told.add(kind)
             with transcriber.progress.stopwatch.time("write"), writing():
-                _write(output, result)
+                output.write(result)
             for part in job.parts:
                 part.result(result)
             if isinstance(result, Failure):
@@ -288,13 +288,6 @@ def _write_all(
     for line in filter(None, [*(others.lines if others else ()), *found, *transcriber.lines, wordless]):
         bar.say(line)
     return run_stats(transcriber, perf_counter() - start, job.price_per_hour)
-
-
-def _write(output: Output, result: Transcript | Failure) -> None:
-    try:
-        output.write(result)
-    except BrokenPipeError as error:
-        raise StdoutClosed from error
 
 
 # Many files on a GPU: the model has a process of its own, with helpers beside it, and this process if those cannot go on.
@@ -383,15 +376,13 @@ def open_run_output(
         return StreamOutput(sys.stdout, run)
     assert transcriber is not None
     run = replace(run, fingerprint=fingerprint_of(job, transcriber), facts=facts_of(job, transcriber))
-    try:
+    with using_folder(run.where):
         if opened is not None:
             opened.go_on(run, say)
             return opened
         from fastscribe.results.output import open_journaled
 
         return open_journaled(place, run, say)
-    except OSError as error:
-        raise unusable_folder(run.where, error) from error
 
 
 def fingerprint_of(job: TranscribeJob, transcriber: Transcriber) -> dict[str, Any]:

@@ -157,7 +157,7 @@ class Committer:
             if size is not None and not is_ours(self._storage, file, size):
                 self.kept[file.name] = None
             elif file.content is not None:
-                self._write(file, file.content, size is not None)
+                self._storage.write(file.name, file.content, replaces=size is not None)
             elif size is not None:
                 self._storage.remove([file.name])
         except OSError as error:
@@ -166,14 +166,6 @@ class Committer:
             self.not_written.append(without_frames(error))
             if item.entry is not None and len(self._lacking) < _MAX_LACKING and len(item.row) <= _MAX_LACKING_BYTES:
                 self._lacking[item.entry.key] = item._replace(has_new_row=False, files=())
-
-    def _write(self, file: NewFile, content: bytes, is_there: bool) -> None:
-        try:
-            self._storage.write(file.name, content, replaces=is_there)
-        except InTheWay:  # a store's listing does not have what this run has made again of a row
-            if not is_ours(self._storage, file, 0):
-                raise
-            self._storage.write(file.name, content, replaces=True)
 
 
 def without_frames(error: OSError) -> OSError:

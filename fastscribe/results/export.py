@@ -29,7 +29,7 @@ from fastscribe.results.repair import edited_rows
 from fastscribe.results.result_files import file_formats
 from fastscribe.results.rows import ResultRow
 from fastscribe.results.storage_folder import FolderStorage
-from fastscribe.results.stored import NotAResult, has_tokens, to_result
+from fastscribe.results.stored import NotAResult, to_result
 from fastscribe.types import Failure, Samples, Source, Transcript
 
 
@@ -164,7 +164,7 @@ def export_to_folder(
             break
     if not head:
         return Exported()
-    tokens = has_tokens(head[-1][1].fields)
+    tokens = "tokens" in head[-1][1].fields
     style = replace(style, tokens=tokens)
     exported = Exported()
     run = OutputRun(style, {"export": True, "--tokens": tokens, **settings})

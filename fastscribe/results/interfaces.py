@@ -131,22 +131,3 @@ class OutputRun:
     @property
     def header(self) -> dict[str, Any] | None:
         return None if self.fingerprint is None else {**self.fingerprint, "shard": str(self.shard)}
-
-
-def check_new_folder(directory: Path, shard: Shard, overwrite: bool = False) -> None:
-    """Check a folder without a journal, before a model is loaded; with one, the run checks it once it knows its settings.
-
-    Args:
-        directory: The folder, which may not exist and is not changed.
-        shard: The part of the inputs that this run transcribes.
-        overwrite: The run removes what a merge made.
-
-    Raises:
-        UsageError: A file that no run wrote has the name of rows, journal or report.
-        OSError: The folder cannot be read.
-    """
-    from fastscribe.results.paths import Paths, merged_files
-
-    paths = Paths(directory, shard.suffix)
-    if not paths.has_begun:
-        paths.check(besides=merged_files(directory) if overwrite and shard.count == 1 else ())

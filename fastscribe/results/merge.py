@@ -8,7 +8,6 @@ into a temporary folder, which is merged, and both files are written back.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -34,19 +33,16 @@ from fastscribe.fast_paths import first_reasons
 from fastscribe.results.journal import is_row, read_header, read_journal
 from fastscribe.results.objects import ObjectFolder
 from fastscribe.results.parts import STATE, Parts, StoredRuns, check_listing, find_runs
-from fastscribe.results.paths import Paths, in_the_way, merged_files
-from fastscribe.results.shards import Shard
+from fastscribe.results.paths import Paths, in_the_way, journals_in, merged_files
 from fastscribe.results.storage_object import MERGED, MERGED_FILES, publish
 from fastscribe.types import RecordArray
 
 _REQUIRED_KEYS = {"audio_s", "wall_s", "padded_frames", "real_frames", "gaps", "gap_s", "stage_s", "usd_per_hour"}
 _REQUIRED_KEYS |= {"peak_bytes", "device", "dtype"}
-_JOURNAL = re.compile(r"journal\.shard-(\d+)-of-(\d+)\.jsonl", re.ASCII)
 
 
 @dataclass(frozen=True)
 class ShardResult:
-    shard: Shard
     paths: Paths
     entries: RecordArray  # the live ones
     report: Mapping[str, Any] | None  # None: the shard is not complete
@@ -61,11 +57,11 @@ class MergeResult:
 
     @property
     def missing(self) -> list[int]:
-        return sorted(set(range(self.count)) - {result.shard.index for result in self.results})
+        return sorted(set(range(self.count)) - {result.paths.shard.index for result in self.results})
 
     @property
     def incomplete(self) -> list[int]:
-        return [result.shard.index for result in self.results if result.report is None]
+        return [result.paths.shard.index for result in self.results if result.report is None]
 
     @property
     def failed(self) -> int:
@@ -91,7 +87,7 @@ def merge(folders: Sequence[Path], destination: Path, ordered: bool) -> MergeRes
     _check_same_run(found)
     if (destination / "journal.jsonl").exists():
         raise UsageError(f"{destination}: holds the results of a run of its own: name another folder with --output-dir")
-    merged = MergeResult(found[0].shard.count, tuple(found))
+    merged = MergeResult(found[0].paths.shard.count, tuple(found))
     destination.mkdir(parents=True, exist_ok=True)
     rows, report = destination / "transcripts.jsonl", destination / "report.json"
     ours = merged_files(destination)
@@ -117,17 +113,11 @@ def merge(folders: Sequence[Path], destination: Path, ordered: bool) -> MergeRes
 
 def _find(folders: Sequence[Path]) -> list[ShardResult]:
     found: dict[int, ShardResult] = {}
-    counts = set()
-    for folder in folders:
-        for path in sorted(folder.glob("journal.shard-*.jsonl")):
-            match = _JOURNAL.fullmatch(path.name)
-            if match is None:
-                continue
-            shard = Shard(int(match[1]), int(match[2]))
-            counts.add(shard.count)
-            if shard.index in found:
-                raise UsageError(f"shard {shard} is in {found[shard.index].paths.directory} and in {folder}")
-            found[shard.index] = _read(shard, Paths(folder, shard.suffix))
+    for paths in (one for folder in folders for one in journals_in(folder) if one.shard.count > 1):
+        index = paths.shard.index
+        if index in found:
+            raise UsageError(f"shard {paths.shard} is in {found[index].paths.directory} and in {paths.directory}")
+        found[index] = _read(paths)
     missing = next((folder for folder in folders if not folder.is_dir()), None)
     if missing is not None:
         problem = f"is a file: name its folder, {missing.parent}" if missing.exists() else "no such folder"
@@ -136,23 +126,24 @@ def _find(folders: Sequence[Path]) -> list[ShardResult]:
         raise UsageError(
             f"{', '.join(map(str, folders))}: no shards here (transcribe --shard I/N -o FOLDER makes them)"
         )
+    counts = {one.paths.shard.count for one in found.values()}
     if len(counts) > 1:
         raise UsageError(f"shards of {' and of '.join(map(str, sorted(counts)))}: of runs divided differently")
     return [found[index] for index in sorted(found)]
 
 
-def _read(shard: Shard, paths: Paths) -> ShardResult:
+def _read(paths: Paths) -> ShardResult:
     """Read one shard. A shard that was stopped during compaction has no results until it has run again."""
     journal = read_journal(paths.journal)
     entries = journal.entries[np.flatnonzero(journal.is_live)]
     if paths.swap.exists():
-        return ShardResult(shard, paths, entries[:0], None)
+        return ShardResult(paths, entries[:0], None)
     try:
         report = json.loads(paths.report.read_text(encoding="utf-8"))
         is_whole = report.keys() >= _REQUIRED_KEYS
     except (OSError, ValueError, AttributeError):
         is_whole = False
-    return ShardResult(shard, paths, entries, report if is_whole else None)
+    return ShardResult(paths, entries, report if is_whole else None)
 
 
 def _check_same_run(found: Sequence[ShardResult]) -> None:

@@ -65,12 +65,6 @@ class Totals(NamedTuple):
     audio_s: float = 0.0
     not_given: int = 0
 
-    def plus(self, entry: Entry) -> Totals:
-        """Return the counts with one more result."""
-        return self._replace(
-            files=self.files + 1, failed=self.failed + entry.failed, audio_s=self.audio_s + entry.audio_s
-        )
-
 
 class JournaledOutput:
     """Writes results into a storage, and resumes where an earlier run with the same fingerprint stopped.
@@ -130,6 +124,8 @@ class JournaledOutput:
         """
         check_same_settings(self._storage.where, self.journal.header or {}, run.header or {})
         self._committer.flush()
+        if self.files.num_made_again:
+            self._storage.sync([])
         self._run, self._say = run, say
         self.journal.is_in_this_run[:] = False
         self._names = self._names_of_all(run)
@@ -182,7 +178,8 @@ class JournaledOutput:
         if replaced is not None:
             self.journal.is_replaced[replaced] = True
         assert made.entry is not None
-        self._new = self._new.plus(made.entry)
+        new, failed, audio_s = self._new, made.entry.failed, made.entry.audio_s
+        self._new = Totals(new.files + 1, new.failed + failed, new.audio_s + audio_s)
 
     def moved_line(self, inputs: Iterable[object]) -> MovedLine:
         """Return what the run says, as moved.moved_line(). Raises OSError."""

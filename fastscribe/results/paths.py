@@ -136,6 +136,23 @@ def earlier_dtype(folder: Path, shard: Shard) -> str | None:
     return None
 
 
+def check_new_folder(directory: Path, shard: Shard, overwrite: bool = False) -> None:
+    """Check a folder without a journal, before a model is loaded; with one, the run checks it once it knows its settings.
+
+    Args:
+        directory: The folder, which may not exist and is not changed.
+        shard: The part of the inputs that this run transcribes.
+        overwrite: The run removes what a merge made.
+
+    Raises:
+        UsageError: A file that no run wrote has the name of rows, journal or report.
+        OSError: The folder cannot be read.
+    """
+    paths = Paths(directory, shard.suffix)
+    if not paths.has_begun:
+        paths.check(besides=merged_files(directory) if overwrite and shard.count == 1 else ())
+
+
 def in_the_way(path: str) -> UsageError:
     """Return the error for a file that no run wrote, where this run would write; it may be what `merge` made."""
     if not is_url(path) and Path(path) in merged_files(Path(path).parent):

@@ -45,7 +45,6 @@ class ResultFiles:
         self.not_made: list[OSError] = []
         self.laid_out_again: set[str] = set()
         self._storage, self._journal, self._committer = storage, journal, committer
-        self._recovered: dict[int, list[str]] = {}  # formats that recover() has queued, by entry index
         self._lock = Lock()  # of what is counted
 
     def begin(self, style: OutputStyle, names: Names) -> None:
@@ -133,8 +132,7 @@ class ResultFiles:
         """Return the formats whose file is not there, or has another layout and is as its run wrote it."""
         sizes = self._journal.sizes(entry_index)
         missing, has_failed = [], bool(self._journal.entries["failed"][entry_index])
-        recovered = self._recovered.get(entry_index, ())
-        for format in (one for one in self.formats if one not in recovered and (one == "json" or not has_failed)):
+        for format in (one for one in self.formats if one == "json" or not has_failed):
             file = f"{name}.{format}"
             size = self._storage.size(file)
             if size is None:
@@ -189,7 +187,6 @@ class ResultFiles:
             try:
                 formats = [format for format in entry.files if has_row and not self._is_whole(entry, format)]
                 if formats:
-                    self._recovered[entry_index] = formats
                     self._make(entry_index, entry.name, formats, entry.order)
             except OSError as error:
                 self.not_made.append(without_frames(error))

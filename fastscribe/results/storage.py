@@ -112,7 +112,10 @@ class Storage(Protocol):
         """Remove files, durably. One that is not there is no error."""
 
     def sync(self, names: Sequence[str]) -> None:
-        """Make files, and removals, of an earlier run durable that was killed. One that is not there is no error."""
+        """Make files, and removals, of an earlier run durable that was killed. One that is not there is no error.
+
+        From here on `size` knows what was written before.
+        """
 
     def close(self, finish: Finish | None) -> None:
         """Do what ends a run, if it has finished, and unlock the shard."""

@@ -199,7 +199,7 @@ class ObjectStorage:
         self.folder.delete(names)
 
     def sync(self, names: Sequence[str]) -> None:
-        self._has_written = True
+        self._has_written, self._listing = True, None
 
     def close(self, finish: Finish | None) -> None:
         try:

@@ -117,11 +117,6 @@ def _speaker_channels(fields: Mapping[str, Any], speakers: tuple[str, ...]) -> t
     return tuple(int(by_speaker[one]) for one in speakers) if by_speaker else ()
 
 
-def has_tokens(fields: Mapping[str, Any]) -> bool:
-    """Return True for a transcript that was stored with --tokens."""
-    return "tokens" in fields
-
-
 def _row(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name not in OWN_KEYS}
 

@@ -14,7 +14,8 @@ import pytest
 import typer
 
 from fastscribe.cli.event_log import EventLog
-from fastscribe.cli.job import unusable_folder
+from fastscribe.cli.job import using_folder
+from fastscribe.errors import UsageError
 from tests.cli.test_cli import FIRST, MODEL, SENTENCE, rows, transcribe
 from tests.conftest import AUDIO
 from tests.helpers.processes import command, fastscribe, refused
@@ -126,8 +127,9 @@ def test_each_error_that_ends_a_run_is_its_last_event(tmp_path: Path, error: Exc
 
 @pytest.mark.linux
 def test_a_file_of_the_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
-    error = unusable_folder(tmp_path, OSError(1, "Operation not permitted", str(tmp_path / "transcripts.jsonl")))
-    assert str(error) == (
+    with pytest.raises(UsageError) as found, using_folder(tmp_path):
+        raise OSError(1, "Operation not permitted", str(tmp_path / "transcripts.jsonl"))
+    assert str(found.value) == (
         f"{tmp_path}: cannot be used as output folder: {tmp_path}/transcripts.jsonl: Operation not permitted"
     )
 

@@ -13,7 +13,8 @@ import pytest
 
 from fastscribe._system import remote
 from fastscribe.cli import _report_error
-from fastscribe.cli.job import unusable_folder
+from fastscribe.cli.job import using_folder
+from fastscribe.errors import UsageError
 from tests.cli.test_cli import MODEL, transcribe
 from tests.conftest import AUDIO
 from tests.helpers.object_store import FaultyStore, object_store
@@ -108,9 +109,9 @@ def test_a_store_out_of_reach_ends_with_1(monkeypatch: pytest.MonkeyPatch, comma
 
 def test_a_full_disk_ends_with_1() -> None:
     for code, status in ((errno.ENOSPC, 1), (errno.EACCES, 2)):
-        error = unusable_folder("out", OSError(code, os.strerror(code)))
-        error.__cause__ = OSError(code, os.strerror(code))
-        assert _report_error(error) == status
+        with pytest.raises(UsageError) as found, using_folder("out"):
+            raise OSError(code, os.strerror(code))
+        assert _report_error(found.value) == status
 
 
 def test_the_output_is_no_input(server: FaultyStore) -> None:

@@ -21,8 +21,9 @@ from fastscribe._system.text_layout import clean_text
 from fastscribe.audio.failures import to_failure
 from fastscribe.config import OutputStyle
 from fastscribe.errors import AudioError, OutputError, UsageError
-from fastscribe.results.interfaces import Moved, OutputRun, check_new_folder
+from fastscribe.results.interfaces import Moved, OutputRun
 from fastscribe.results.output import JournaledOutput, Totals, open_journaled, read_ledger
+from fastscribe.results.paths import check_new_folder
 from fastscribe.results.shards import UNSHARDED, Shard
 from fastscribe.results.storage_folder import FolderStorage
 from fastscribe.results.storage_object import ObjectStorage

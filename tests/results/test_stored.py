@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fastscribe.config import OUTPUT_FORMATS
 from fastscribe.results.formats.writers import render, to_jsonl
-from fastscribe.results.stored import NotAResult, has_tokens, to_result
+from fastscribe.results.stored import NotAResult, to_result
 from fastscribe.types import Alternative, AudioInfo, Failure, Gap, Segment, Token, Transcript, Word
 
 TEXTS = st.sampled_from(["Hello", "a-->b", "<i>", "两个", "", "\udce9", "end."])
@@ -80,7 +80,6 @@ def test_ids_and_lengths_without_a_journal() -> None:
     row = {"audio_filepath": "/x/a.wav", "offset": 1.5, "pred_text": "", "segments": [], "words": []}
     result = to_result(row)
     assert isinstance(result, Transcript) and (result.audio.id, result.audio.duration_s) == ("x/a.wav@1500", 0.0)
-    assert not has_tokens(row) and has_tokens({**row, "tokens": []})
 
 
 @pytest.mark.parametrize(
