@@ -23,7 +23,7 @@ from fastscribe._system.signals import (
     SignalHandler,
     Terminated,
 )
-from fastscribe.cli.app import WHEN_STOPPED, StdoutClosed, Stopped, app
+from fastscribe.cli.app import WHEN_STOPPED, StdoutClosed, Stopped, app, described
 from fastscribe.cli.commands import ProgramGroup
 from fastscribe.cli.terminal import discard_unwritable_output, log, say, show_table
 from fastscribe.errors import DeviceFailed, FastscribeError, OutputError, RemoteError, first_line
@@ -154,6 +154,7 @@ fastscribe --help               all commands: evaluate, train, bench ..."""
 
 
 @app.callback(cls=ProgramGroup, invoke_without_command=True)
+@described
 def fastscribe(
     context: typer.Context,
     version: Annotated[

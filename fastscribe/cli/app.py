@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import os
 import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -188,7 +191,16 @@ class Application(typer.Typer):
     """A typer application with commands of this program's kind."""
 
     def command(self, *arguments: Any, **settings: Any) -> Callable[[_Function], _Function]:
-        return super().command(*arguments, **({"cls": Command} | settings))
+        register = super().command(*arguments, **({"cls": Command} | settings))
+        return lambda function: register(described(function))
+
+
+def described(function: _Function) -> _Function:
+    """Give a function its docstring back, which --help shows and which Python drops under PYTHONOPTIMIZE=2."""
+    if function.__doc__ is None:
+        with suppress(OSError):  # no source
+            function.__doc__ = ast.get_docstring(ast.parse(inspect.getsource(function)).body[0])  # type: ignore[arg-type]
+    return function
 
 
 def new_app(name: str | None = None) -> Application:
