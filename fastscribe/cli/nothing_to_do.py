@@ -91,7 +91,7 @@ def end_if_done(job: TranscribeJob, listing: Listing, event_log: EventLog | None
             check_moved(job, listing.ahead(), output.moved_line)
             return output
         stats = _stats(output, listing, perf_counter() - start)
-        output.write_report(report_of(output, stats), is_idle=True)
+        output.write_report(report_of(output, stats))
         output.close()
     except BaseException:
         output.close(finished=False)

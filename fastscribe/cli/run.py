@@ -117,7 +117,7 @@ def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -
 
                 first_not_given = journaled.first_not_given()
                 stats = replace(stats, totals=journaled.totals()._asdict())
-                journaled.write_report(report_of(journaled, stats), is_idle=not stats.files)
+                journaled.write_report(report_of(journaled, stats))
     if event_log is not None:
         event_log.finished(stats)
     if not (job.quiet or stats.files + stats.skipped):

@@ -109,7 +109,7 @@ def transcribe(
         skipped, totals = transcriber.progress.skipped, target.totals()._asdict()
         stats = replace(stats, skipped=skipped, failed_before=target.ledger.failed_before, totals=totals)
         content = (json.dumps(stats.to_json(), indent=2) + "\n").encode()
-        target.write_report(content, is_idle=not stats.files)
+        target.write_report(content)
     for problem in target.not_made:
         say(f"{problem.filename}: not written: {problem.strerror}; the row is there, and the next run tries again")
     return stats

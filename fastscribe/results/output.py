@@ -313,20 +313,17 @@ class JournaledOutput:
         is_given: BoolArray = journal.is_in_this_run | ~journal.entries["for_list"]
         return is_given & ~journal.is_replaced & journal.is_live
 
-    def write_report(self, content: bytes, *, is_idle: bool = False) -> None:
+    def write_report(self, content: bytes) -> None:
         """Have `close` write the report last and durably: `merge` takes it as proof that the run is complete.
 
-        Args:
-            content: The report.
-            is_idle: The run has transcribed nothing. An earlier report stays, with the numbers of the run that did the work, if
-                it counts the results that are here.
+        Without a new result, an earlier report stays, with the numbers of the run that did the work, if it counts the results
+        that are here.
         """
-        earlier = b""
-        if is_idle:
+        counts = None
+        if not self._new.files:
             with suppress(FileNotFoundError):
-                earlier = self._storage.read(Paths(Path(), self._run.shard.suffix).report.name)
-        is_kept = bool(earlier) and _counts_in(earlier) == _counts_in(content)
-        self._report = None if is_kept else content
+                counts = _counts_in(self._storage.read(Paths(Path(), self._run.shard.suffix).report.name))
+        self._report = None if counts is not None and counts == _counts_in(content) else content
 
     def _drop_old_failures(self) -> None:
         """Drop inputs that never were recordings and are not among this run's: a manifest's row, corrected."""

@@ -29,13 +29,6 @@ class Paths:
     directory: Path
     suffix: str  # shards.Shard.suffix
 
-    @classmethod
-    def from_journal(cls, path: Path) -> Paths | None:
-        """Return the paths that belong to a journal; None if no run wrote it."""
-        match = _JOURNAL_NAME.fullmatch(path.name)
-        paths = cls(path.parent, match[1] or "") if match else None
-        return paths if paths is not None and paths.is_ours else None
-
     @property
     def is_ours(self) -> bool:
         """True if the journal is a journal, or empty: an empty file has nothing to lose."""
@@ -102,8 +95,9 @@ class Paths:
 
 def journals_in(directory: Path) -> list[Paths]:
     """Return the paths of the runs whose journals are in a folder: one, or one for each shard."""
-    found = (Paths.from_journal(path) for path in sorted(directory.glob("journal*.jsonl")))
-    return [paths for paths in found if paths is not None and paths.has_begun]
+    names = (_JOURNAL_NAME.fullmatch(path.name) for path in sorted(directory.glob("journal*.jsonl")))
+    found = (Paths(directory, match[1] or "") for match in names if match is not None)
+    return [paths for paths in found if paths.has_begun]
 
 
 def merged_files(folder: Path) -> list[Path]:

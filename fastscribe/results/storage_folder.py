@@ -66,7 +66,6 @@ class FolderStorage:
         self._directory = directory
         self._lock: FolderLock | None = None
         self._writing = ExitStack()  # of the files that are open
-        self._is_open = False
         self._has_changed = False  # since the last wait, as of the next two
         self._written: list[str] = []  # files of results
         self._folders: dict[str, None] = {}  # whose entries have changed
@@ -126,7 +125,6 @@ class FolderStorage:
             self._lines.append(run_line(stated))
         self._lines.sync()  # of a run that was killed, or files could be there after a power cut without their lines
         sync_folder(self._directory)
-        self._is_open = True
         return journal
 
     def _discard_temps(self, journal: Journal) -> None:
@@ -207,7 +205,7 @@ class FolderStorage:
 
     def close(self, finish: Finish | None) -> None:
         try:
-            if finish is not None and self._is_open:
+            if finish is not None:
                 self._lines.append(self._wait())
                 self._lines.sync()
                 self._writing.close()
