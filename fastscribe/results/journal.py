@@ -164,7 +164,6 @@ class Journal:
         num_synced: Entries from the first on whose files are durable.
         facts: What its runs stated, by name; of each the last that was stated.
         end: Where its last whole line ends, in bytes.
-        own: Names of the run's own files or objects, in the groups in which they are to be removed.
     """
 
     def __init__(
@@ -175,10 +174,9 @@ class Journal:
         num_synced: int = 0,
         facts: Mapping[str, Any] | None = None,
         end: int = 0,
-        own: Iterable[tuple[str, ...]] = (),
         layouts: Layouts | None = None,
     ) -> None:
-        self.path, self.header, self.num_synced, self.end, self.own = path, header, num_synced, end, tuple(own)
+        self.path, self.header, self.num_synced, self.end = path, header, num_synced, end
         self.facts: Mapping[str, Any] = facts or {}
         self._layouts = Layouts() if layouts is None else layouts
         self.entries: RecordArray = np.zeros(0, ENTRY) if entries is None else entries
@@ -260,7 +258,7 @@ def _place(value: int, values: UInt64Array) -> int | None:
     return at if at < len(values) and int(values[at]) == value else None
 
 
-def read_journal(path: Path, own: Iterable[tuple[str, ...]] = ()) -> Journal:
+def read_journal(path: Path) -> Journal:
     """Return what a journal has up to the first line that is not whole. Raises UsageError, OSError.
 
     Entries are gathered in blocks, because a million tuples at once would take ten times the memory.
@@ -289,7 +287,7 @@ def read_journal(path: Path, own: Iterable[tuple[str, ...]] = ()) -> Journal:
                 blocks.append(np.array(block, ENTRY))
                 block = []
     entries = np.concatenate([*blocks, np.array(block, ENTRY)])
-    return Journal(path, entries, header, num_synced, facts, at, own, layouts)
+    return Journal(path, entries, header, num_synced, facts, at, layouts)
 
 
 def header_line(fingerprint: Mapping[str, Any]) -> bytes:

@@ -266,7 +266,7 @@ def merge_store(url: str, ordered: bool) -> MergeResult:
 def _download(folder: ObjectFolder, runs: StoredRuns, directory: Path) -> None:
     """Write a shard's files as a run into a folder would have written them."""
     paths = Paths(directory, runs.shard.suffix)
-    with closing(Parts(folder, runs, ())) as parts:
+    with closing(Parts(folder, runs)) as parts:
         copyfile(parts.join_rows(ordered=False), paths.rows)
         copyfile(parts.paths.journal, paths.journal)
     report = folder.read_if_there(paths.report.name)

@@ -412,7 +412,7 @@ def _remove(storage: Storage, shard: Shard, edited: list[str]) -> None:
         checked = list(storage.map(check, some))
         edited.extend(file for file, is_own in checked if is_own is False)
         storage.remove([file for file, is_own in checked if is_own])
-    for own in journal.own:
+    for own in storage.own_names(shard):
         storage.remove(own)
 
 

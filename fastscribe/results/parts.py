@@ -108,7 +108,6 @@ class Parts:
     Args:
         folder: The output URL's objects.
         runs: The shard's runs.
-        own: Names of their objects, for the journal.
         whatever_is_left: Leave out parts that are missing or were changed.
 
     Attributes:
@@ -123,7 +122,6 @@ class Parts:
         self,
         folder: ObjectFolder,
         runs: StoredRuns,
-        own: Iterable[tuple[str, ...]],
         whatever_is_left: bool = False,
     ) -> None:
         self._folder = folder
@@ -147,7 +145,7 @@ class Parts:
                     one for one, _ in runs.parts if _run_of(one) == _run_of(name)
                 ):
                     raise UsageError(f"{folder.url_of(name)}: {CHANGED}")
-            self.journal = read_journal(self.paths.journal, own)
+            self.journal = read_journal(self.paths.journal)
         except BaseException:
             self.close()
             raise

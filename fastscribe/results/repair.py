@@ -54,7 +54,7 @@ def repair(paths: Paths, journal: Journal, say: Callable[[str], object]) -> Jour
         _truncate(paths.rows, rows_end, num_kept == len(journal.entries), say)
     if num_kept < len(journal.entries):
         write_atomic(paths.journal, b"".join(_without_rows(paths.journal, num_kept)))
-        return read_journal(paths.journal, journal.own)
+        return read_journal(paths.journal)
     if paths.journal.stat().st_size > journal.end:
         os.truncate(paths.journal, journal.end)
     return journal
@@ -141,7 +141,7 @@ def realign(paths: Paths, journal: Journal, say: Callable[[str], object]) -> Jou
     write_atomic(paths.journal, b"".join(_moved_lines(paths.journal, journal.end, found)))
     os.truncate(paths.rows, found.end)
     say(f"{paths.rows}: was changed since its run: {gone} are done again")
-    return read_journal(paths.journal, journal.own)
+    return read_journal(paths.journal)
 
 
 def _moved_lines(path: Path, end: int, found: FoundRows) -> Iterator[bytes]:

@@ -78,6 +78,9 @@ class Storage(Protocol):
             UsageError: It is no journal, or something of it is missing.
         """
 
+    def own_names(self, shard: Shard) -> Sequence[tuple[str, ...]]:
+        """Return the names of a shard's rows, journal and report, in the groups in which they are to be removed."""
+
     def open(self, header: Mapping[str, Any] | None, facts: Mapping[str, Any], say: Callable[[str], object]) -> Journal:
         """Begin or repair the shard's journal, and prepare for commits. A report is removed if results are gone.
 

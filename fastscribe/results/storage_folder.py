@@ -83,8 +83,8 @@ class FolderStorage:
     def load(self, shard: Shard, whatever_is_left: bool = False) -> Journal:
         paths = Paths(self._directory, shard.suffix)
         if not paths.has_begun:
-            return Journal(own=[tuple(path.name for path in self._merged())])
-        journal = read_journal(paths.journal, self._own(paths))
+            return Journal()
+        journal = read_journal(paths.journal)
         # Nothing repairs it: say what a repair would leave.
         if self._lock is None and not whatever_is_left and status_of(paths.swap) is None:
             entries, found = journal.entries, found_again(paths, journal)
@@ -95,7 +95,10 @@ class FolderStorage:
                 entries[field][is_lost] = value
         return journal
 
-    def _own(self, paths: Paths) -> list[tuple[str, ...]]:
+    def own_names(self, shard: Shard) -> Sequence[tuple[str, ...]]:
+        paths = Paths(self._directory, shard.suffix)
+        if not paths.has_begun:
+            return [tuple(path.name for path in self._merged())]
         return [(paths.rows.name, paths.report.name), (paths.journal.name,)]
 
     def open(self, header: Mapping[str, Any] | None, facts: Mapping[str, Any], say: Callable[[str], object]) -> Journal:
@@ -103,7 +106,7 @@ class FolderStorage:
         paths.check()
         if not paths.has_begun:
             write_atomic(paths.journal, header_line(header or {}))
-        journal = read_journal(paths.journal, self._own(paths))
+        journal = read_journal(paths.journal)
         if header is None:
             check_unedited(paths, journal)
         else:

@@ -110,17 +110,21 @@ class ObjectStorage:
     def load(self, shard: Shard, whatever_is_left: bool = False) -> Journal:
         runs = self._runs().get(shard, StoredRuns(shard))
         if not runs.runs:
+            return Journal()
+        self._loaded.append(Parts(self.folder, runs, whatever_is_left))
+        return self._loaded[-1].journal
+
+    def own_names(self, shard: Shard) -> Sequence[tuple[str, ...]]:
+        runs = self._runs().get(shard, StoredRuns(shard))
+        if not runs.runs:
             merged = self._merged() if shard == self.shard else ()
-            return Journal(own=[merged, (MERGED,)] if merged else [])
+            return [merged, (MERGED,)] if merged else []
         names = Paths(Path(), shard.suffix)
-        parts = tuple(name for name, _ in runs.parts)
-        own = [
+        return [
             (names.report.name, names.rows.name, published_name(shard)),
             tuple(map(run_name, runs.runs)),  # a kill amid the parts would leave holes
-            (*parts, *runs.orphans),
+            (*(name for name, _ in runs.parts), *runs.orphans),
         ]
-        self._loaded.append(Parts(self.folder, runs, own, whatever_is_left))
-        return self._loaded[-1].journal
 
     def open(self, header: Mapping[str, Any] | None, facts: Mapping[str, Any], say: Callable[[str], object]) -> Journal:
         self._found = self._listing = None
@@ -135,7 +139,7 @@ class ObjectStorage:
         self.folder.put(name, content)
         self._first_object, self._say = (name, content), say
         if not runs.runs:
-            self._loaded.append(Parts(self.folder, StoredRuns(self.shard, [self._name]), ()))
+            self._loaded.append(Parts(self.folder, StoredRuns(self.shard, [self._name])))
         self._parts = self._loaded[-1]
         return self._parts.journal
 

@@ -30,7 +30,7 @@ def listed() -> dict[str, int]:
     if not runs:
         folder.close()
         return {}
-    parts = Parts(folder, runs[0], ())
+    parts = Parts(folder, runs[0])
     entries = [parts.journal.entry(index) for index in parts.journal.entry_indices.tolist()]
     rows = [json.loads(line) for line in parts.join_rows(ordered=False).read_bytes().splitlines()]
     assert len(rows) == len({row["audio_filepath"] for row in rows}) == len(entries)

@@ -40,7 +40,7 @@ def put_part(folder: ObjectFolder, run: str, number: int, num_rows: int = 2) -> 
 
 def opened(folder: ObjectFolder) -> Parts:
     [runs] = find_runs(folder.list())
-    return Parts(folder, runs, ())
+    return Parts(folder, runs)
 
 
 def test_rows_are_found_in_every_part(folder: ObjectFolder) -> None:
