@@ -15,6 +15,7 @@ from fastscribe.checkpoint.hub_name import DEFAULT
 from fastscribe.cli.app import MODEL_HELP, app, find_model, local_file, options_in
 from fastscribe.cli.job import is_one_short_file
 from fastscribe.cli.run import run
+from fastscribe.cli.run_hooks import PackagedModel, RunHook, TranscribeJob
 from fastscribe.cli.run_options import (
     DEFAULT_CHARS_PER_SECOND,
     DEFAULTS,
@@ -42,7 +43,6 @@ from fastscribe.cli.run_options import (
     make_output,
     make_style,
 )
-from fastscribe.cli.run_part import PackagedModel, RunPart, TranscribeJob
 from fastscribe.cli.terminal import log_to
 from fastscribe.config import MAX_BATCH_SIZE, MAX_THREADS, OUTPUT_FORMATS, DtypeChoice, Options, SubtitleStyle
 
@@ -174,7 +174,7 @@ def align(
     named = () if model or quiet else (PackagedModel("at the end" if is_brief else "first", is_usual=False),)
     job = TranscribeJob(
         *(path, device, dtype, options, output, None),
-        parts=(AlignPart(texts), *named),
+        hooks=(AlignHook(texts), *named),
         allowed_failures=allowed_failures(allow_failures),
         show_progress=not (quiet or no_progress),
         show_report=verbose or not is_brief,
@@ -185,7 +185,7 @@ def align(
     run(job, None)
 
 
-class AlignPart(RunPart):
+class AlignHook(RunHook):
     """The part of `fastscribe align` in a run.
 
     Args:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastscribe.cli.app import options_in
 from fastscribe.cli.room_options import AddedOptions
-from fastscribe.cli.run_part import RunPart
+from fastscribe.cli.run_hooks import RunHook
 
 _decoding_option = options_in("Model and decoding")
 
@@ -21,8 +21,8 @@ def _of_transcribe(
             "models that write no times. It costs the time of its encoder.",
         ),
     ] = None,
-) -> RunPart | None:
-    return None if align_with is None else RunPart(align_with=align_with)
+) -> RunHook | None:
+    return None if align_with is None else RunHook(align_with=align_with)
 
 
 OPTIONS = {"transcribe": AddedOptions(_of_transcribe, after="--timestamps")}

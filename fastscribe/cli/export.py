@@ -18,8 +18,8 @@ from fastscribe.cli import run_options
 from fastscribe.cli.app import StdoutClosed, app, option
 from fastscribe.cli.job import check_output_dir
 from fastscribe.cli.problems import Problems
-from fastscribe.cli.room_options import CommandWithRooms, room_parts
-from fastscribe.cli.run_part import ExportPart, Stored
+from fastscribe.cli.room_options import CommandWithRooms, room_hooks
+from fastscribe.cli.run_hooks import ExportHook, Stored
 from fastscribe.cli.terminal import say
 from fastscribe.config import OUTPUT_FORMATS, OutputStyle, SpeakerNames, SubtitleStyle
 from fastscribe.errors import ManifestError, OutputError, UsageError
@@ -65,7 +65,7 @@ def export(
 
     Files that no run wrote, or that someone edited since, stay as they are. Tokens are in JSON if the run had --tokens.
     """
-    parts: Sequence[ExportPart] = room_parts(context)
+    hooks: Sequence[ExportHook] = room_hooks(context)
     if format is None:
         raise typer.BadParameter("nothing to do: give --format")
     layout = SubtitleStyle(
@@ -73,8 +73,8 @@ def export(
     )
     formats = run_options.parse_formats(format)
     style = OutputStyle(formats, subtitles=layout)
-    for part in parts:
-        style = part.styled(style)
+    for hook in hooks:
+        style = hook.styled(style)
     for url in filter(is_url, results):
         raise UsageError(
             f"{url}: export works on local results; for a URL, repeat transcribe with --format: nothing is decoded"
@@ -88,23 +88,23 @@ def export(
     report = (lambda *made: None) if quiet else _report
     try:
         if output_dir is not None:
-            _export_rows(results, style, output_dir, parts, problems, report)
+            _export_rows(results, style, output_dir, hooks, problems, report)
         elif not folders:
-            _print_rows(results, style, parts, problems)
+            _print_rows(results, style, hooks, problems)
         elif len(folders) < len(results):
             raise typer.BadParameter("give folders or files, not both, or a folder for all with --output-dir")
-        elif asked := next((part.changes for part in parts if part.changes), ""):
+        elif asked := next((hook.changes for hook in hooks if hook.changes), ""):
             raise typer.BadParameter(f"{asked} makes other rows, which need a folder of their own: add --output-dir")
         else:
             for folder in folders:
                 _export_in_place(Path(folder), style, report)
-                for part in parts:
-                    part.made_in(Path(folder))
+                for hook in hooks:
+                    hook.made_in(Path(folder))
     except BrokenPipeError as error:
         raise StdoutClosed from error
     except OSError as error:
         raise OutputError(str(error.filename or output_dir or "stdout"), error) from error
-    for line in (line for part in parts for line in part.lines):
+    for line in (line for hook in hooks for line in hook.lines):
         say(line)
     problems.report()
     if problems.num:
@@ -142,7 +142,7 @@ def _export_rows(
     results: list[str],
     style: OutputStyle,
     folder: Path,
-    parts: Sequence[ExportPart],
+    hooks: Sequence[ExportHook],
     problems: Problems,
     report: Report,
 ) -> None:
@@ -155,20 +155,20 @@ def _export_rows(
                 f"{given}: is what --output-dir {folder} holds: fastscribe export {quote(str(folder))} makes files of it "
                 "there; edited rows need another folder"
             )
-    settings = {name: value for part in reversed(parts) for name, value in part.settings.items()}
-    exported = export_to_folder(_usable(results, parts, problems), style, folder, say, settings)
+    settings = {name: value for hook in reversed(hooks) for name, value in hook.settings.items()}
+    exported = export_to_folder(_usable(results, hooks, problems), style, folder, say, settings)
     if exported.results or not problems.num:
         _check_any(exported.results)
         report(folder, exported, style)
 
 
-def _print_rows(results: list[str], style: OutputStyle, parts: Sequence[ExportPart], problems: Problems) -> None:
+def _print_rows(results: list[str], style: OutputStyle, hooks: Sequence[ExportHook], problems: Problems) -> None:
 
     if len(style.formats) > 1:
         raise typer.BadParameter("several formats need --output-dir")
     if sys.stdout is None:
         raise StdoutClosed
-    rows = _usable(results, parts, problems)
+    rows = _usable(results, hooks, problems)
     first = list(islice(rows, 2))
     if not problems.num:
         _check_any(len(first))
@@ -179,13 +179,13 @@ def _print_rows(results: list[str], style: OutputStyle, parts: Sequence[ExportPa
         emit(sys.stdout, stream_text(result, style, is_one=len(first) == 1))
 
 
-def _usable(results: Iterable[str], parts: Sequence[ExportPart], problems: Problems) -> Iterator[Stored]:
+def _usable(results: Iterable[str], hooks: Sequence[ExportHook], problems: Problems) -> Iterator[Stored]:
     """Yield the stored results, changed and without voice prints, which are not for others; count the rows that are none."""
     from fastscribe.results.export import stored_results
 
     found: Iterable[Stored | ManifestError] = stored_results(read_rows(results))
-    for part in parts:
-        found = part.changed(found)
+    for hook in hooks:
+        found = hook.changed(found)
     for result, row in problems.without_problems(found):
         yield replace(result, voices=()) if isinstance(result, Transcript) else result, row
 

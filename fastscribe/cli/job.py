@@ -12,7 +12,7 @@ from fastscribe._system.file_kinds import is_device
 from fastscribe._system.urls import is_url
 from fastscribe.audio.formats import STDIN, list_kind
 from fastscribe.audio.spellings import is_file_url
-from fastscribe.cli.run_part import TranscribeJob
+from fastscribe.cli.run_hooks import TranscribeJob
 from fastscribe.cli.terminal import filter_mpg123_messages
 from fastscribe.config import OUTPUT_FORMATS
 from fastscribe.errors import UsageError
@@ -58,8 +58,8 @@ def check_paths(job: TranscribeJob) -> None:
     from fastscribe.results.paths import Paths, check_new_folder  # here, because NumPy would slow down --help
 
     own: dict[str, str] = {}  # files that this run writes, and the option or name of each
-    parts = [named for part in job.parts for named in part.files(job.output).items()]
-    for option, path in (*parts, ("--events", job.events), ("--log-file", job.log_file)):
+    written = [named for hook in job.hooks for named in hook.files(job.output).items()]
+    for option, path in (*written, ("--events", job.events), ("--log-file", job.log_file)):
         if path is not None and not is_device(path):
             real_path = os.path.realpath(path)
             if real_path in own:

@@ -20,8 +20,8 @@ from fastscribe._system.urls import is_url
 from fastscribe.audio.formats import STDIN
 from fastscribe.cli.job import using_folder
 from fastscribe.cli.listing import MAX_WAIT_S, Listing
+from fastscribe.cli.run_hooks import TranscribeJob, model_digest_of
 from fastscribe.cli.run_messages import say_all_done, say_failed_before, say_listing, say_made_again
-from fastscribe.cli.run_part import TranscribeJob, model_digest_of
 from fastscribe.cli.terminal import say
 from fastscribe.errors import UsageError
 from fastscribe.pipeline.stats import RunStats
@@ -43,7 +43,7 @@ def request_of(job: TranscribeJob) -> str | None:
 
     None: a room loads the model, or the run reads files about speakers. Raises OSError.
     """
-    if job.loading_part is not None or job.options.has_speakers:
+    if job.loading_hook is not None or job.options.has_speakers:
         return None
     given = {field.name: repr(getattr(job.options, field.name)) for field in fields(job.options)}
     stated = {**given, "dtype": job.dtype, "device": job.devices or job.device, "version": __version__}
@@ -104,7 +104,7 @@ def end_if_done(job: TranscribeJob, listing: Listing, event_log: EventLog | None
         say_failed_before(ledger)
     else:
         say_all_done(job, ledger)
-    not_made = say_made_again(output, job.quiet) + sum(part.finished(job, stats, job.quiet) for part in job.parts)
+    not_made = say_made_again(output, job.quiet) + sum(hook.finished(job, stats, job.quiet) for hook in job.hooks)
     raise typer.Exit(1 if not_made else job.failure_code(0, ledger.failed_before, ledger.num_given))
 
 

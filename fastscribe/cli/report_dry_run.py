@@ -20,8 +20,8 @@ from fastscribe.cli.app import StdoutClosed, is_on_terminal
 from fastscribe.cli.job import check_number, check_paths, using_folder
 from fastscribe.cli.nothing_to_do import check_moved
 from fastscribe.cli.run import fingerprint_of, loaded
+from fastscribe.cli.run_hooks import TranscribeJob
 from fastscribe.cli.run_messages import check_any_input, say_listing, say_shard
-from fastscribe.cli.run_part import TranscribeJob
 from fastscribe.cli.terminal import earlier_text, failure_line, filter_mpg123_messages, say, show_table
 from fastscribe.dry_run import DryRunReport, estimate_run
 from fastscribe.results.interfaces import Ledger
@@ -53,7 +53,7 @@ def report_dry_run(job: TranscribeJob) -> None:
     is_stream = any(given == STDIN or is_url(given) for given in run.inputs)
     if not (run.place is None or run.overwrite or is_stream):
         check_moved(job, expand(run.inputs, repeats=Repeats()), partial(moved_line_of, run))
-    for line in (line for part in job.parts for line in part.first_lines):
+    for line in (line for hook in job.hooks for line in hook.first_lines):
         say(line)
     with ExitStack() as opened:
         transcriber = opened.enter_context(loaded(job, say))

@@ -82,7 +82,7 @@ class CommandWithRooms(Command):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command, which has the values of its own options; room_parts() has the others."""
+        """Run the command, which has the values of its own options; room_hooks() has the others."""
         ctx.meta[_VALUES] = dict(ctx.params)
         ctx.meta[_CALLS] = [
             (added.callback, {one.name: ctx.params.pop(one.name) for one in added.params})
@@ -91,15 +91,15 @@ class CommandWithRooms(Command):
         return super().invoke(ctx)
 
 
-def room_parts(context: typer.Context) -> list[Any]:
+def room_hooks(context: typer.Context) -> list[Any]:
     """Have the rooms that options name check them. Return what each of them does, in the order of the table.
 
     Raises:
         typer.BadParameter: Options do not fit together.
         UsageError: The value of one cannot be used.
     """
-    parts = [call(**values) for call, values in context.meta[_CALLS]]
-    return [part for part in parts if part is not None]
+    hooks = [call(**values) for call, values in context.meta[_CALLS]]
+    return [hook for hook in hooks if hook is not None]
 
 
 def value_of(context: typer.Context, name: str) -> Any:

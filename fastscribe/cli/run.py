@@ -1,7 +1,7 @@
 """A run of `fastscribe transcribe` or `align`, from the validated options to the exit code.
 
 run() loads the model and opens the output, _write_all() writes each result, and run() says what came of it. Rooms take part
-through the job's parts (run_part.py).
+through the job's hooks (run_hooks.py).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from fastscribe.audio.formats import STDIN
 from fastscribe.cli.app import WHEN_STOPPED, StdoutClosed
 from fastscribe.cli.job import SHORT_S, check_number, check_paths, is_stream, using_folder
 from fastscribe.cli.progress_bar import ProgressBar
+from fastscribe.cli.run_hooks import TranscribeJob
 from fastscribe.cli.run_messages import (
     check_any_input,
     recording_lines,
@@ -39,7 +40,6 @@ from fastscribe.cli.run_messages import (
     stopped_hint,
     wordless_line,
 )
-from fastscribe.cli.run_part import TranscribeJob
 from fastscribe.cli.terminal import failure_line, filter_mpg123_messages, say, show_table
 from fastscribe.config import DtypeName, DtypePolicy, FloatDtypeName, Options
 from fastscribe.errors import DeviceFailed, DeviceUnusable, FastscribeError
@@ -92,7 +92,7 @@ def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -
     opened = _end_if_done(job, listing, event_log)
     if opened is not None:
         processes.callback(opened.close, False)  # if the run does not come to it
-    for line in (line for part in job.parts for line in part.first_lines):
+    for line in (line for hook in job.hooks for line in hook.first_lines):
         say(line)
     bar = ProgressBar(job.show_progress, listing, job.output.shard.count)
     with filter_mpg123_messages(bar.write_line), bar:
@@ -106,8 +106,8 @@ def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -
         bar.watch(lambda: transcriber.progress)  # which each run replaces
         with open_run_output(job, transcriber, bar.say, opened) as output:
             with ExitStack() as during:
-                for part in job.parts:
-                    during.enter_context(part.during(job, transcriber))
+                for hook in job.hooks:
+                    during.enter_context(hook.during(job, transcriber))
                 stats = _write_all(transcriber, job, listing, output, event_log, bar)
             stats = replace(stats, skipped=transcriber.progress.skipped, failed_before=output.ledger.failed_before)
             check_any_input(stats.files + stats.skipped, job.output.shard, transcriber.command)
@@ -131,7 +131,7 @@ def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -
         else:
             say_summary(job, stats)
     not_made = 0 if journaled is None else say_of_all_runs(job, journaled, first_not_given, is_idle)
-    not_made += sum(part.finished(job, stats, job.quiet) for part in job.parts)
+    not_made += sum(hook.finished(job, stats, job.quiet) for hook in job.hooks)
     num_inputs = stats.files + stats.skipped
     if code := 1 if not_made else job.failure_code(stats.failed, stats.failed_before, num_inputs):
         raise typer.Exit(code)
@@ -196,7 +196,7 @@ def _helped_gpu(job: TranscribeJob, listing: Listing) -> int | None:
     None: the run stays in this process, or `--devices` names its devices. A few files are done sooner in this process, and so
     are those of a room that sees whole recordings. `--threads 0` keeps all in it. Helpers have not been tried on Windows.
     """
-    if job.devices is not None or job.options.threads == 0 or job.loading_part is not None:
+    if job.devices is not None or job.options.threads == 0 or job.loading_hook is not None:
         return None
     if job.options.needs_whole_recordings:
         return None
@@ -209,9 +209,9 @@ def _helped_gpu(job: TranscribeJob, listing: Listing) -> int | None:
 
 def loaded(job: TranscribeJob, say: Callable[[str], None]) -> AbstractContextManager[Transcriber]:
     """Return a context manager that yields the job's transcriber, whose processes end with the block."""
-    job, part = _with_earlier_dtype(job), job.loading_part
-    if part is not None:
-        return part.load(job, say)
+    job, hook = _with_earlier_dtype(job), job.loading_hook
+    if hook is not None:
+        return hook.load(job, say)
     with quick_start():
         from fastscribe.transcriber import Transcriber
 
@@ -252,7 +252,7 @@ def _write_all(
 
     start = perf_counter()
     inputs: Any = listing
-    style = None if any(part.needs_words for part in job.parts) else output.style
+    style = None if any(hook.needs_words for hook in job.hooks) else output.style
     results = transcriber.results(inputs, style=style, ledger=output.ledger)
     others: OtherLanguages | None = None
     told = {"tracks"} if job.quiet else set[str]()
@@ -272,8 +272,8 @@ def _write_all(
                     told.add(kind)
             with transcriber.progress.stopwatch.time("write"), writing():
                 output.write(result)
-            for part in job.parts:
-                part.result(result)
+            for hook in job.hooks:
+                hook.result(result)
             if isinstance(result, Failure):
                 hint = _near(result) if transcriber.progress.failed <= _MAX_HINTS else ""
                 bar.say(f"{failure_line(result)}{hint}")
@@ -282,7 +282,7 @@ def _write_all(
     with transcriber.progress.stopwatch.time("write"), writing():
         output.flush()
     transcriber.progress.left_out, transcriber.progress.repeats = listing.left_out, listing.repeats
-    found = [line for part in job.parts for line in part.lines]
+    found = [line for hook in job.hooks for line in hook.lines]
     has_several = transcriber.progress.files > 1 or not job.output.is_stdout
     wordless = wordless_line(transcriber.progress) if has_several and not job.quiet else ""
     for line in filter(None, [*(others.lines if others else ()), *found, *transcriber.lines, wordless]):

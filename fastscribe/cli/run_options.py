@@ -13,7 +13,7 @@ import typer
 from fastscribe._system.urls import is_url
 from fastscribe.cli.app import is_on_terminal, local_file, options_in
 from fastscribe.cli.job import check_output_dir
-from fastscribe.cli.run_part import AllowedFailures
+from fastscribe.cli.run_hooks import AllowedFailures
 from fastscribe.config import MIN_LINE_WIDTH, OUTPUT_FORMATS, OutputFormat, OutputStyle, SubtitleStyle
 from fastscribe.errors import UsageError
 from fastscribe.results.interfaces import Moved, OutputRun

@@ -16,9 +16,9 @@ from fastscribe.checkpoint.hub_name import DEFAULT, PACKAGED
 from fastscribe.cli import run_options
 from fastscribe.cli.app import MODEL_HELP, HelpAll, app, find_model, local_file, options_in
 from fastscribe.cli.job import is_one_short_file, is_stream
-from fastscribe.cli.room_options import CommandWithRooms, room_parts
+from fastscribe.cli.room_options import CommandWithRooms, room_hooks
 from fastscribe.cli.run import run
-from fastscribe.cli.run_part import PackagedModel, TranscribeJob
+from fastscribe.cli.run_hooks import PackagedModel, TranscribeJob
 from fastscribe.cli.terminal import log_to
 from fastscribe.config import (
     MAX_BATCH_SIZE,
@@ -318,13 +318,13 @@ def transcribe(
     )
     if price_per_hour is not None and not math.isfinite(price_per_hour):
         raise typer.BadParameter("--price-per-hour: not a number of USD")
-    parts = tuple(room_parts(context))
-    is_here = not any(part.is_elsewhere for part in parts)
+    hooks = tuple(room_hooks(context))
+    is_here = not any(hook.is_elsewhere for hook in hooks)
     _check_devices(device, devices, threads)
     show_progress = not (quiet or no_progress)
-    for part in parts:
-        style = part.styled(style)
-    fields: dict[str, Any] = {name: value for part in parts for name, value in part.fields.items()}
+    for hook in hooks:
+        style = hook.styled(style)
+    fields: dict[str, Any] = {name: value for hook in hooks for name, value in hook.fields.items()}
     options = Options(
         decoder=decoder,
         beam=beam,
@@ -357,12 +357,12 @@ def transcribe(
             is_usual = beam is None and decoder is None
             is_named = model is None and not quiet
             named = PackagedModel(("at the end" if names_at_end else "first") if is_named else None, is_usual)
-            parts = (*parts, named)
+            hooks = (*hooks, named)
         model = str(path)
     elif os.path.exists(model):
         model = os.path.abspath(model)  # the workers look up other names, each node for itself
     show_report, allowed = verbose or not is_brief, run_options.allowed_failures(allow_failures)
-    job = TranscribeJob(model, device, dtype, options, output, price_per_hour, events, log_file, devices, parts=parts)
+    job = TranscribeJob(model, device, dtype, options, output, price_per_hour, events, log_file, devices, hooks=hooks)
     job = replace(job, allowed_failures=allowed, quiet=quiet, show_progress=show_progress, show_report=show_report)
     job = replace(job, verbose=verbose)
     with ExitStack() as opened:

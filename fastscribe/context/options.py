@@ -8,7 +8,7 @@ from typing import Annotated
 
 from fastscribe.cli.app import local_file, options_in
 from fastscribe.cli.room_options import AddedOptions
-from fastscribe.cli.run_part import RunPart
+from fastscribe.cli.run_hooks import RunHook
 from fastscribe.cli.terminal import say
 from fastscribe.config import MAX_LM_WEIGHT, Options
 from fastscribe.context.phrases import given_phrases
@@ -48,9 +48,9 @@ def _of_transcribe(
             help="Its weight beside the audio.\f0: none. Default: what the language model names, or 0.2.",
         ),
     ] = Options.lm_weight,
-) -> RunPart:
+) -> RunHook:
 
-    return RunPart(
+    return RunHook(
         boost=given_phrases(map(str, boost or ()), say),
         lm=None if lm is None else os.path.abspath(lm),
         lm_weight=lm_weight,

@@ -10,17 +10,17 @@ import typer
 
 from fastscribe.cli.app import options_in
 from fastscribe.cli.room_options import AddedOptions, value_of
-from fastscribe.cli.run_part import RunPart
+from fastscribe.cli.run_hooks import RunHook
 
 if TYPE_CHECKING:
-    from fastscribe.cli.run_part import TranscribeJob
+    from fastscribe.cli.run_hooks import TranscribeJob
     from fastscribe.ray.run import RayTranscriber
     from fastscribe.transcriber import Transcriber
 
 _job_option = options_in("Big jobs")
 
 
-class RayPart(RunPart):
+class RayHook(RunHook):
     """Runs on the actors of a cluster."""
 
     loads = is_elsewhere = True
@@ -32,7 +32,7 @@ class RayPart(RunPart):
         from fastscribe.ray.worker import Setup
         from fastscribe.results.output import style_at
 
-        style = None if any(part.needs_words for part in job.parts) else style_at(job.output)  # opened later
+        style = None if any(hook.needs_words for hook in job.hooks) else style_at(job.output)  # opened later
         with RayTranscriber.start(Setup(job.model, job.device, job.dtype, job.options, style), say) as transcriber:
             yield transcriber
 
@@ -52,7 +52,7 @@ def _of_transcribe(
             "to Ray.",
         ),
     ] = "local",
-) -> RunPart | None:
+) -> RunHook | None:
     """Return where --engine ray runs; None without it. Raises typer.BadParameter for options that do not fit."""
     if engine == "local":
         return None
@@ -67,7 +67,7 @@ def _of_transcribe(
         raise typer.BadParameter("--report-html shows the batches of one process, so it does not go with --engine ray")
     if value_of(context, "dry_run"):
         raise typer.BadParameter("--dry-run times this machine, so it does not go with --engine ray: leave that out")
-    return RayPart()
+    return RayHook()
 
 
 OPTIONS = {"transcribe": AddedOptions(_of_transcribe, after="--shard")}

@@ -11,7 +11,7 @@ import typer
 
 from fastscribe.cli.app import options_in
 from fastscribe.cli.room_options import AddedOptions, value_of
-from fastscribe.cli.run_part import ExportPart, RunPart, Stored
+from fastscribe.cli.run_hooks import ExportHook, RunHook, Stored
 from fastscribe.config import Options
 from fastscribe.errors import ManifestError
 from fastscribe.languages import written_language
@@ -39,11 +39,11 @@ Itn = Annotated[
 ]
 
 
-def _of_transcribe(remove_fillers: RemoveFillers = False, itn: Itn = False) -> RunPart:
-    return RunPart(remove_fillers=remove_fillers, itn=itn)
+def _of_transcribe(remove_fillers: RemoveFillers = False, itn: Itn = False) -> RunHook:
+    return RunHook(remove_fillers=remove_fillers, itn=itn)
 
 
-class ChangesPart(ExportPart):
+class ChangesHook(ExportHook):
     """Changes the texts of stored results.
 
     Args:
@@ -86,7 +86,7 @@ def _of_export(
             "--language", "-l", help="Language of the texts.\fDefault: the one that each row says, or that of the run."
         ),
     ] = None,
-) -> ExportPart | None:
+) -> ExportHook | None:
     if not (remove_fillers or itn):
         if language is not None:
             raise typer.BadParameter("--language needs --remove-fillers or --itn")
@@ -94,7 +94,7 @@ def _of_export(
     from fastscribe.results.export import language_in
 
     of_run = language_in(map(Path, value_of(context, "results")))
-    return ChangesPart(Options(remove_fillers=remove_fillers, itn=itn, language=language), of_run)
+    return ChangesHook(Options(remove_fillers=remove_fillers, itn=itn, language=language), of_run)
 
 
 OPTIONS = {

@@ -9,7 +9,7 @@ import typer
 
 from fastscribe.cli.app import local_file, option
 from fastscribe.cli.room_options import AddedOptions, value_of
-from fastscribe.report.transcribe_page import PagePart
+from fastscribe.report.transcribe_page import PageHook
 
 
 def _of_transcribe(
@@ -24,12 +24,12 @@ def _of_transcribe(
             rich_help_panel="Messages and reports",
         ),
     ] = None,
-) -> PagePart | None:
+) -> PageHook | None:
     if report_html is None:
         return None
     if value_of(context, "dry_run"):
         raise typer.BadParameter("--report-html and --dry-run exclude each other")
-    return PagePart(report_html)
+    return PageHook(report_html)
 
 
 OPTIONS = {"transcribe": AddedOptions(_of_transcribe, after="--events")}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastscribe._system.url_secrets import hide_secrets
 from fastscribe.cli.app import StdoutClosed
-from fastscribe.cli.run_part import RunPart
+from fastscribe.cli.run_hooks import RunHook
 from fastscribe.cli.terminal import say
 from fastscribe.errors import FastscribeError
 from fastscribe.report.files import check_page, write_page
@@ -21,7 +21,7 @@ from fastscribe.report.recorder import RunRecorder
 from fastscribe.report.run_page import FINISHED, render
 
 if TYPE_CHECKING:
-    from fastscribe.cli.run_part import TranscribeJob
+    from fastscribe.cli.run_hooks import TranscribeJob
     from fastscribe.pipeline.stats import RunStats
     from fastscribe.results.interfaces import OutputRun
     from fastscribe.transcriber import Transcriber
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _MAX_COMMAND = 4000  # characters; a shell that expands a glob makes millions
 
 
-class PagePart(RunPart):
+class PageHook(RunHook):
     """Collects the data of a run's page, and writes it however the run ends.
 
     Args:

@@ -13,7 +13,7 @@ import typer
 
 from fastscribe.cli.app import local_file, options_in
 from fastscribe.cli.room_options import AddedOptions, value_of
-from fastscribe.cli.run_part import ExportPart, RunPart, Stored
+from fastscribe.cli.run_hooks import ExportHook, RunHook, Stored
 from fastscribe.cli.terminal import say
 from fastscribe.config import CHANNELS, OutputStyle, SpeakerNames
 from fastscribe.errors import ManifestError, UsageError
@@ -22,7 +22,7 @@ from fastscribe.speakers.settings import check_names, parse_streaming
 from fastscribe.types import Failure, Transcript
 
 if TYPE_CHECKING:
-    from fastscribe.cli.run_part import TranscribeJob
+    from fastscribe.cli.run_hooks import TranscribeJob
     from fastscribe.pipeline.stats import RunStats
     from fastscribe.results.formats.speaker_names import NamesOfNobody
     from fastscribe.speakers.persons import Recording
@@ -41,7 +41,7 @@ def _line(num: int, singular: str, plural: str) -> str:
     return f"{recordings} one speaker: --speakers channels takes a speaker for each channel"
 
 
-class SpeakersPart(RunPart):
+class SpeakersHook(RunHook):
     """Tells who speaks, in the fields of Options, and finds the persons of a finished run by voice."""
 
     def __init__(self, names: SpeakerNames | None, **fields: Any) -> None:
@@ -140,7 +140,7 @@ def _of_transcribe(
             "speaker. fastscribe speakers finds the persons of all recordings by them.",
         ),
     ] = None,
-) -> RunPart:
+) -> RunHook:
     if speakers is not None and speakers.isdecimal() and not os.path.exists(speakers):
         raise UsageError(
             f"--speakers {speakers}: takes no number: give a speaker model, which finds how many speak (--speakers "
@@ -157,7 +157,7 @@ def _of_transcribe(
         raise typer.BadParameter("--rttm and --speakers exclude each other: both say who speaks")
     if voices is not None and speakers is None and rttm is None:
         raise typer.BadParameter("--voices needs --speakers or --rttm, which tell who speaks when")
-    return SpeakersPart(
+    return SpeakersHook(
         names,
         speakers=speakers,
         speaker_streaming=None if speaker_streaming is None else parse_streaming(speaker_streaming),
@@ -203,7 +203,7 @@ def _stored_in(folder: Path) -> Iterator[Transcript | Failure]:
             yield stored[0]
 
 
-class SpeakerNamesPart(ExportPart):
+class SpeakerNamesHook(ExportHook):
     """Names the speakers in files, and lists names without a speaker. The rows keep their labels."""
 
     def __init__(self, names: SpeakerNames) -> None:
@@ -230,7 +230,7 @@ class SpeakerNamesPart(ExportPart):
         return self._nobody.lines
 
 
-class SpeakerMapPart(ExportPart):
+class SpeakerMapHook(ExportHook):
     """Puts the names of persons into stored results.
 
     Args:
@@ -309,12 +309,12 @@ def _of_export(
             "labels. Later files get the names too; none takes them away.",
         ),
     ] = None,
-) -> ExportPart | None:
+) -> ExportHook | None:
     if speaker_map is not None and speaker_names is not None:
         raise typer.BadParameter("--speaker-map and --speaker-names exclude each other: both name the speakers")
     if speaker_names is not None:
-        return SpeakerNamesPart(_names_of(speaker_names))
-    return None if speaker_map is None else SpeakerMapPart(speaker_map)
+        return SpeakerNamesHook(_names_of(speaker_names))
+    return None if speaker_map is None else SpeakerMapHook(speaker_map)
 
 
 OPTIONS = {

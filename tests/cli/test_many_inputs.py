@@ -18,10 +18,10 @@ from fastscribe.audio.inputs import expand
 from fastscribe.audio.repeats import Repeats
 from fastscribe.cli import listing, run
 from fastscribe.cli.listing import Listing
-from fastscribe.cli.run_part import TranscribeJob
+from fastscribe.cli.run_hooks import TranscribeJob
 from fastscribe.config import Options, OutputStyle
 from fastscribe.errors import UsageError
-from fastscribe.ray.options import RayPart
+from fastscribe.ray.options import RayHook
 from fastscribe.results.interfaces import OutputRun
 from fastscribe.transcriber import Transcriber
 from tests.conftest import AUDIO, MODELS
@@ -65,7 +65,7 @@ def test_other_runs_stay_in_one_process(folder: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(run, "num_gpus", lambda: 1)
     few = job(*sorted(folder.glob("*.wav"))[1:])
     others = [Options(speakers="model"), Options(rttm="turns"), Options(speakers="model", voices="model")]
-    for one in (few, *(job(folder, options=options) for options in others), replace(job(folder), parts=(RayPart(),))):
+    for one in (few, *(job(folder, options=options) for options in others), replace(job(folder), hooks=(RayHook(),))):
         assert helped_gpu(one) is None
     assert helped_gpu(job(folder, options=Options(speakers="channels"))) == 0
     assert helped_gpu(job(folder, options=Options(threads=4))) == 0

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fastscribe.checkpoint.location import CONFIDENCE_LIMIT
-from fastscribe.cli.run_part import PackagedModel
+from fastscribe.cli.run_hooks import PackagedModel
 from fastscribe.types import AudioInfo, Failure, Gap, Segment, Transcript, Word
 
 

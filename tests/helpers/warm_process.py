@@ -56,7 +56,7 @@ PRELOADED = (
     "fastscribe.cli.listing",
     "fastscribe.cli.models",
     "fastscribe.cli.nothing_to_do",
-    "fastscribe.cli.run_part",
+    "fastscribe.cli.run_hooks",
     "fastscribe.cli.transcribe",
     "fastscribe.context.language_model",
     "fastscribe.decode.batched_beam",

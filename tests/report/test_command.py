@@ -87,7 +87,7 @@ def test_the_page_hides_secrets_of_the_error_and_the_output(tmp_path: Path, monk
     monkeypatch.setattr(transcribe_page, "write_page", lambda path, page: None)
     monkeypatch.setattr("fastscribe.transcriber.run_stats", lambda *given: SimpleNamespace(to_json=dict))
     for error in (UsageError("https://me:pass5word@host/a is gone"), RuntimeError("https://me:pass5word@host/a")):
-        page = transcribe_page.PagePart(tmp_path / "page.html")
+        page = transcribe_page.PageHook(tmp_path / "page.html")
         with pytest.raises(type(error)), page.during(job, transcriber):  # type: ignore[arg-type]
             raise error
     assert [one["status"] for one in written] == [
@@ -113,7 +113,7 @@ def test_bad_page_path(tmp_path: Path) -> None:
 
 
 def test_shard_page(tmp_path: Path) -> None:
-    part = options.PagePart((tmp_path / "page.html").resolve())
+    part = options.PageHook((tmp_path / "page.html").resolve())
     whole, first, second = (
         part.files(SimpleNamespace(shard=shard))["--report-html"]  # type: ignore[arg-type]
         for shard in (Shard(0, 1, "--shard"), Shard(0, 2, "--shard"), Shard(1, 2, "--shard"))

@@ -1,6 +1,6 @@
 """A run of `fastscribe transcribe` or `fastscribe align`: its job, and what rooms do in it.
 
-A room's options make a RunPart. cli/run.py calls it: before the run, for each result, and after the run.
+A room's options make a RunHook. cli/run.py calls it: before the run, for each result, and after the run.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from fastscribe.transcriber import Transcriber
 
 
-class RunPart:
-    """A room's part in a run. This one sets fields of Options and does nothing else.
+class RunHook:
+    """A room's hook in a run. This one sets fields of Options and does nothing else.
 
     Attributes:
         fields: Of Options, which the room sets. A model in them may be named as on the hub.
@@ -107,7 +107,7 @@ class TranscribeJob:
         devices: What --devices names, in place of `device`.
         helped_gpu: Number of the GPU that gets a process of its own and helpers; None: the run stays in this process, or
             `devices` names others.
-        parts: What rooms do in the run.
+        hooks: What rooms do in the run.
         quiet: Print no notices.
         show_progress: Show progress on stderr.
         show_report: Print the report.
@@ -124,7 +124,7 @@ class TranscribeJob:
     log_file: Path | None = None
     devices: str | None = None
     helped_gpu: int | None = None
-    parts: tuple[RunPart, ...] = ()
+    hooks: tuple[RunHook, ...] = ()
     allowed_failures: AllowedFailures = AllowedFailures()
     quiet: bool = False
     show_progress: bool = True
@@ -144,24 +144,24 @@ class TranscribeJob:
         return 1 if failed else 3
 
     @property
-    def loading_part(self) -> RunPart | None:
+    def loading_hook(self) -> RunHook | None:
         """The room that loads the model; None: the command does."""
-        return next((part for part in self.parts if part.loads), None)
+        return next((hook for hook in self.hooks if hook.loads), None)
 
     def digest(self, transcriber: Transcriber) -> str:
         """Return the digest of the model's content."""
-        part = self.loading_part
-        return (part and part.digest(transcriber)) or model_digest_of(self.model)
+        hook = self.loading_hook
+        return (hook and hook.digest(transcriber)) or model_digest_of(self.model)
 
 
-# What a room does in `fastscribe export`. A room's options make an ExportPart, and cli/export.py calls it.
+# What a room does in `fastscribe export`. A room's options make an ExportHook, and cli/export.py calls it.
 
 
 Stored: TypeAlias = "tuple[Transcript | Failure, ResultRow]"
 
 
-class ExportPart:
-    """A room's part in an export. This one does nothing.
+class ExportHook:
+    """A room's hook in an export. This one does nothing.
 
     Attributes:
         changes: The option that makes other rows; "": the rows stay.
@@ -191,10 +191,10 @@ class ExportPart:
         return ()
 
 
-# A run's lines about the packaged model, as its part in the run.
+# A run's lines about the packaged model, as a hook of the run.
 
 
-class PackagedModel(RunPart):
+class PackagedModel(RunHook):
     """Says which model runs, and counts the recordings that are beyond it, for one line at the end.
 
     Args:
