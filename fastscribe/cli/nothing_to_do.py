@@ -27,7 +27,6 @@ from fastscribe.errors import UsageError
 from fastscribe.pipeline.stats import RunStats
 from fastscribe.pipeline.windows import expected_sources
 from fastscribe.results.fingerprint import content_digests, fingerprint
-from fastscribe.results.moved import MovedLine
 from fastscribe.results.output import JournaledOutput, check_overwrite, last_run, moved_line_of, open_journaled
 from fastscribe.types import Failure, Source
 from fastscribe.version import __version__
@@ -109,15 +108,13 @@ def end_if_done(job: TranscribeJob, listing: Listing, event_log: EventLog | None
 
 
 def check_moved(
-    job: TranscribeJob, inputs: Iterable[Source | Failure], line_of: Callable[[Iterable[object]], MovedLine]
+    job: TranscribeJob, inputs: Iterable[Source | Failure], line_of: Callable[[Iterable[object]], str]
 ) -> None:
-    """Print the line of the first inputs, if there is one. Raises it as UsageError if the run should stop."""
+    """Print the line of the first inputs, if there is one. Raises UsageError as moved.moved_line()."""
     with using_folder(job.output.where):
-        text, stops = line_of(expected_sources(inputs, None, job.options))
-    if text and stops:
-        raise UsageError(text)
-    if text:
-        say(text)
+        line = line_of(expected_sources(inputs, None, job.options))
+    if line:
+        say(line)
 
 
 def report_of(output: JournaledOutput, stats: RunStats) -> bytes:

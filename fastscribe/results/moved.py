@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fastscribe._system.text_layout import count_of
+from fastscribe.errors import UsageError
 from fastscribe.results.interfaces import NOT_MOVED, UNKNOWN_PLACE, Moved, OutputRun
 from fastscribe.results.journal import NO_STATE, Entry, Journal, is_row, read_entries
 from fastscribe.results.journal_ledger import key_of, state_of
@@ -20,62 +21,55 @@ _FEW = 256  # inputs that are looked at
 _MANY = 100_000  # lines of the journal in which they are sought
 
 
-class MovedLine(NamedTuple):
-    """What a run says of recordings that were elsewhere. The text is "" if there is nothing to say."""
-
-    text: str = ""
-    stops: bool = True  # the run ends with it, and decodes nothing
-
-
-def moved_line(storage: Storage, run: OutputRun, journal: Journal, inputs: Iterable[object]) -> MovedLine:
-    """Return what a run says if results seem to be of its inputs when they were elsewhere, or if --moved finds none of them.
+def moved_line(storage: Storage, run: OutputRun, journal: Journal, inputs: Iterable[object]) -> str:
+    """Return what a run says if results seem to be of its inputs when they were elsewhere; "" if there is nothing to say.
 
     There is nothing to say if all of the first inputs have results, or if nothing is known of the others under any other path.
     If most have results, the run goes on after its line. A --moved finds a result that an earlier run has taken over, too.
-    Raises OSError.
 
     Args:
         storage: Where the results are.
         run: What it writes.
         journal: Results of earlier runs.
         inputs: Sources and Failures of this run, in order; a few are taken, but with --moved all until it finds a result.
+
+    Raises:
+        UsageError: The run should decode nothing: the results seem to be of all its inputs, or --moved finds none of them.
+        OSError: The results cannot be read.
     """
     given, where = run.moved, run.where
     may_find_none = given is None or run.shard.count > 1  # its results may be in other shards
     if may_find_none and not journal.is_live.any():
-        return MovedLine()
+        return ""
     own = (one for one in inputs if isinstance(one, Source) and run.shard.holds(one.id))
     files = (one for one in own if isinstance(one.file, str))
     sources = list(islice(files, _FEW))
     new = [one for one in sources if not journal.has_result(key_of(one))]
     is_part = 2 * len(new) <= len(sources)  # a subfolder, perhaps
     if given == Moved.of(NOT_MOVED) or not new or (is_part and given is not None):
-        return MovedLine()
+        return ""
 
     def is_known(source: Source, moved: Moved) -> bool:
         old = moved.before(os.path.abspath(str(source.file)))
         return old is not None and (journal.has_result(key_of(source)) or journal.has_result(key_of(source, old)))
 
     if given is not None and any(is_known(one, given) for one in chain(sources, files)):
-        return MovedLine()
+        return ""
     found = None if journal.path is None else _find_moved(journal.path, new, is_part)
     moved = None if found is None else _place_of(found, storage, is_known, given is not None)
     if given is not None:
         near = f"did you mean {moved}?" if moved else f"--moved {NOT_MOVED} decodes them"
-        return MovedLine(f"{given}: takes over no result in {where}, so nothing is decoded: {near}")
+        raise UsageError(f"{given}: takes over no result in {where}, so nothing is decoded: {near}")
     if found is None or moved is None:
-        return MovedLine()
+        return ""
     place = "that were elsewhere" if moved.old == UNKNOWN_PLACE else f"in {moved.old}, which is gone"
     if is_part:
         again = f"the names and sizes of {count_of(len(found), 'input')} without a result: {moved} takes them over"
-        is_sure = _are_same(found)
-        return MovedLine(f"{where}: holds results of recordings {place}, with {again}" if is_sure else "", False)
+        return f"{where}: holds results of recordings {place}, with {again}" if _are_same(found) else ""
     text = f"{where}: holds results of recordings {place}, with the names and sizes of these inputs"
     if not _are_same(found):
-        return MovedLine(
-            f"{text}; these are decoded as others: if they are the same, {moved} takes the results over", False
-        )
-    return MovedLine(
+        return f"{text}; these are decoded as others: if they are the same, {moved} takes the results over"
+    raise UsageError(
         f"{text}, so nothing is decoded: {moved} takes the results over, --moved {NOT_MOVED} decodes all again"
     )
 

@@ -41,7 +41,7 @@ from fastscribe.results.journal import (
 )
 from fastscribe.results.journal import last_run as last_run_in
 from fastscribe.results.journal_ledger import JournalLedger, key_of
-from fastscribe.results.moved import MovedLine, moved_line
+from fastscribe.results.moved import moved_line
 from fastscribe.results.names import Names
 from fastscribe.results.paths import Paths, in_the_way, journals_in
 from fastscribe.results.result_files import ResultFiles, file_formats
@@ -181,8 +181,8 @@ class JournaledOutput:
         new, failed, audio_s = self._new, made.entry.failed, made.entry.audio_s
         self._new = Totals(new.files + 1, new.failed + failed, new.audio_s + audio_s)
 
-    def moved_line(self, inputs: Iterable[object]) -> MovedLine:
-        """Return what the run says, as moved.moved_line(). Raises OSError."""
+    def moved_line(self, inputs: Iterable[object]) -> str:
+        """Return what the run says, as moved.moved_line(). Raises UsageError, OSError."""
         return moved_line(self._storage, self._run, self.journal, inputs)
 
     def make_files(self) -> Iterator[tuple[bool, bool]]:
@@ -484,11 +484,11 @@ def _with_names(style: OutputStyle, facts: Mapping[str, Any]) -> OutputStyle:
     return replace(style, speaker_names=SpeakerNames(tuple(names["in_order"]), of_labels))
 
 
-def moved_line_of(run: OutputRun, inputs: Iterable[object]) -> MovedLine:
+def moved_line_of(run: OutputRun, inputs: Iterable[object]) -> str:
     """Return what a run says, as moved.moved_line(); nothing is written, and no lock is needed.
 
     Raises:
-        UsageError: The place has no journal of this version.
+        UsageError: The run should decode nothing, or the place has no journal of this version.
         OSError: It cannot be read.
     """
     with _closing(run.where, run.shard) as storage:
