@@ -152,8 +152,7 @@ def align(
     subtitles = SubtitleStyle(
         max_line_width, max_lines, max_cue_s, min_cue_s, max_chars_per_second or None, highlight_words
     )
-    made_by = {"retry_failed": retry_failed, "overwrite": overwrite}
-    style = make_style(format, tokens, subtitles, output_dir, **made_by, for_terminal="ctm")
+    style = make_style(format, tokens, subtitles, output_dir, "ctm")
     texts = Texts(text)
     texts.check(has_several=len(inputs) > 1)
     if text is None and not any(list_kind(given) or given == "-" for given in inputs):

@@ -163,7 +163,6 @@ def _export_rows(
 
 
 def _print_rows(results: list[str], style: OutputStyle, hooks: Sequence[ExportHook], problems: Problems) -> None:
-
     if len(style.formats) > 1:
         raise typer.BadParameter("several formats need --output-dir")
     if sys.stdout is None:

@@ -52,7 +52,6 @@ def list_models(
     Models of these families that are not in the list load too. A value that is not known is -.
     """
     check_stdout()
-
     rows = [_row(model) for model in known_models()]
     if as_json:
         print(json.dumps(rows, ensure_ascii=False))
@@ -79,7 +78,6 @@ def pull(
     A download that broke off goes on where it stopped. Nothing is downloaded again unless the hub has a newer version.
     """
     check_stdout()
-
     if is_packaged(name):
         say("the small English model comes with fastscribe, so it is here: transcribe uses it without --model")
         print(PACKAGED)

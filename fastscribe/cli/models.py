@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 def _read_model(path: str) -> Checkpoint:
     """Read a checkpoint and check the names and shapes of its weights, not their values."""
     found = find_model(path)
-
     checkpoint = read_checkpoint(found, say)
     for part in filter(None, (checkpoint, checkpoint.aligner)):
         check_shapes(parameter_shapes(part.config), part.weights, part.path)  # a file with other names is no model
@@ -55,7 +54,6 @@ def inspect(
     Reads the config, the tokenizer, and the names and shapes of the weights. --check reads their values too.
     """
     check_stdout()
-
     parts: list[Any]
     try:
         checkpoint = _read_model(model)

@@ -45,7 +45,6 @@ def report_dry_run(job: TranscribeJob) -> None:
     """
     if sys.stdout is None:
         raise StdoutClosed
-
     check_paths(job)
     check_number(job, expand(job.output.inputs, repeats=Repeats()))
     say_shard(job.output.shard, job.quiet)

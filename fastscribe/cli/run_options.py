@@ -129,9 +129,6 @@ def make_style(
     tokens: bool,
     subtitles: SubtitleStyle,
     output_dir: str | None,
-    *,
-    retry_failed: bool,
-    overwrite: bool,
     for_terminal: OutputFormat,
 ) -> OutputStyle:
     """Return the formats and their options.
@@ -141,21 +138,16 @@ def make_style(
         tokens: Also write tokens, which JSON alone has.
         subtitles: Layout of subtitles.
         output_dir: Where the results go; None: stdout.
-        retry_failed: For its check.
-        overwrite: For its check.
         for_terminal: What a person on a terminal reads in place of JSON, where no format was given.
 
     Raises:
         UsageError: A format is unknown.
-        typer.BadParameter: Options need --output-dir.
+        typer.BadParameter: Several formats need --output-dir.
     """
     is_read = output_dir is None and not tokens and is_on_terminal()
     style = OutputStyle(parse_formats(format) or (for_terminal if is_read else "jsonl",), tokens, subtitles)
     if output_dir is None and len(style.formats) > 1:
         raise typer.BadParameter("several formats need --output-dir")
-    for name, given in (("--retry-failed", retry_failed), ("--overwrite", overwrite)):
-        if given and output_dir is None:
-            raise typer.BadParameter(f"{name} needs --output-dir")
     return style
 
 
@@ -170,18 +162,22 @@ def make_output(
     ordered: bool,
     moved: str | None,
 ) -> OutputRun:
-    """Return what a run writes and where. Raises UsageError for a file in place of a folder, and for a shard that is none."""
+    """Return what a run writes and where.
+
+    Raises:
+        UsageError: There is a file in place of the folder, or a shard or --moved is none.
+        typer.BadParameter: Options need --output-dir.
+    """
     place: Path | str | None = None
     if output_dir is not None:
         check_output_dir(output_dir)
         place = output_dir if is_url(output_dir) else Path(output_dir)
-    places = None
-    if moved is not None:
-        if output_dir is None:
-            raise typer.BadParameter("--moved needs --output-dir")
-        places = Moved.of(moved)
-    part = choose_shard(shard, os.environ)
-    return OutputRun(style, {}, part, inputs, overwrite, retry_failed, ordered, moved=places, place=place)
+    for name, given in (("--retry-failed", retry_failed), ("--overwrite", overwrite), ("--moved", moved is not None)):
+        if given and output_dir is None:
+            raise typer.BadParameter(f"{name} needs --output-dir")
+    places = None if moved is None else Moved.of(moved)
+    own = choose_shard(shard, os.environ)
+    return OutputRun(style, {}, own, inputs, overwrite, retry_failed, ordered, moved=places, place=place)
 
 
 # Options for the layout of subtitles, of the commands that write them.

@@ -312,10 +312,7 @@ def transcribe(
     subtitles = SubtitleStyle(
         max_line_width, max_lines, max_cue_s, min_cue_s, max_chars_per_second or None, highlight_words
     )
-    made_by = {"retry_failed": retry_failed, "overwrite": overwrite}
-    style = run_options.make_style(
-        format, tokens, subtitles, output_dir, **made_by, for_terminal="jsonl" if nbest else "txt"
-    )
+    style = run_options.make_style(format, tokens, subtitles, output_dir, "jsonl" if nbest else "txt")
     if price_per_hour is not None and not math.isfinite(price_per_hour):
         raise typer.BadParameter("--price-per-hour: not a number of USD")
     hooks = tuple(room_hooks(context))
@@ -324,6 +321,9 @@ def transcribe(
     show_progress = not (quiet or no_progress)
     for hook in hooks:
         style = hook.styled(style)
+    output = run_options.make_output(
+        style, inputs, output_dir, shard, overwrite=overwrite, retry_failed=retry_failed, ordered=ordered, moved=moved
+    )
     fields: dict[str, Any] = {name: value for hook in hooks for name, value in hook.fields.items()}
     options = Options(
         decoder=decoder,
@@ -346,9 +346,6 @@ def transcribe(
         **fields,
     )
     options = _with_paths(options, is_here, show_progress)
-    output = run_options.make_output(
-        style, inputs, output_dir, shard, overwrite=overwrite, retry_failed=retry_failed, ordered=ordered, moved=moved
-    )
     is_brief = quiet or (not dry_run and is_here and is_one_short_file(inputs))
     names_at_end = not dry_run and (is_brief or (output_dir is None and is_stream(inputs)))  # PackagedModel says it
     if is_here or model is None:

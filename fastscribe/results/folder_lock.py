@@ -46,7 +46,11 @@ class FolderLock:
             raise
 
     def _lock(self, path: Path) -> None:
-        if not _is_free(self._descriptor):
+        try:
+            is_free = lock_descriptor(self._descriptor, blocking=False)
+        except OSError:  # the file system has no locks; run without one
+            is_free = True
+        if not is_free:
             raise UsageError(
                 f"{path.parent}: another run is writing here ({_holder(self._descriptor)}): wait for it or choose another "
                 "output folder"
@@ -62,14 +66,6 @@ class FolderLock:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-
-
-def _is_free(descriptor: int) -> bool:
-    """Take the lock, and return False if another process has it."""
-    try:
-        return lock_descriptor(descriptor, blocking=False)
-    except OSError:  # the file system has no locks; run without one
-        return True
 
 
 def _holder(descriptor: int) -> str:

@@ -93,7 +93,13 @@ def _scheduler_index(given: str, count: int, environment: Mapping[str, str]) -> 
 
 def _from_scheduler(environment: Mapping[str, str]) -> Shard:
     if _SLURM_INDEX in environment:
-        return _from_slurm(environment)
+        index, tasks = _slurm_task(environment)
+        if tasks == 1:
+            raise UsageError(
+                "this SLURM array has a single task, which does not say whether there were more before: give --shard I/N, or "
+                "--shard 0/1 to do everything here"
+            )
+        return _checked(Shard(index, tasks, _SLURM_INDEX), _SLURM_INDEX)
     for name, count in _BARE_INDICES.items():
         if name in environment:
             raise UsageError(
@@ -101,16 +107,6 @@ def _from_scheduler(environment: Mapping[str, str]) -> Shard:
                 "--shard 0/1 to do everything here"
             )
     return UNSHARDED
-
-
-def _from_slurm(environment: Mapping[str, str]) -> Shard:
-    index, count = _slurm_task(environment)
-    if count == 1:
-        raise UsageError(
-            "this SLURM array has a single task, which does not say whether there were more before: give --shard I/N, or "
-            "--shard 0/1 to do everything here"
-        )
-    return _checked(Shard(index, count, _SLURM_INDEX), _SLURM_INDEX)
 
 
 def _slurm_task(environment: Mapping[str, str]) -> tuple[int, int]:

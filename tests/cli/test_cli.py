@@ -102,10 +102,9 @@ def test_a_terminal_gets_text() -> None:
 )
 def test_text_is_for_a_terminal_alone(options: tuple, format: str, monkeypatch: pytest.MonkeyPatch) -> None:
     given, tokens, folder = options
-    settings = {"retry_failed": False, "overwrite": False, "for_terminal": "txt"}
-    assert make_style(given, tokens, SubtitleStyle(), folder, **settings).formats == ((given or ["jsonl"])[0],)
+    assert make_style(given, tokens, SubtitleStyle(), folder, "txt").formats == ((given or ["jsonl"])[0],)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    assert make_style(given, tokens, SubtitleStyle(), folder, **settings).formats == (format,)
+    assert make_style(given, tokens, SubtitleStyle(), folder, "txt").formats == (format,)
 
 
 def test_the_line_about_the_model_waits_for_the_end_of_a_stream(tmp_path: Path) -> None:
