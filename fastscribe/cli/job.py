@@ -55,8 +55,6 @@ def check_paths(job: TranscribeJob) -> None:
         UsageError: A URL needs an extra or settings that are missing, an input is a file that the run writes, two outputs are
             the same file, or a file that no run wrote is in the way, as far as this is known now.
     """
-    from fastscribe.results.paths import Paths, check_new_folder  # here, because NumPy would slow down --help
-
     own: dict[str, str] = {}  # files that this run writes, and the option or name of each
     written = [named for hook in job.hooks for named in hook.files(job.output).items()]
     for option, path in (*written, ("--events", job.events), ("--log-file", job.log_file)):
@@ -65,11 +63,15 @@ def check_paths(job: TranscribeJob) -> None:
             if real_path in own:
                 raise UsageError(f"{option} {path}: is the file of {own[real_path]} too: name another place")
             own[real_path] = option
-    paths = Paths(job.output.directory or Path(), job.output.shard.suffix)
-    if job.output.directory is not None:
-        _add_folder_files(own, paths)
+    folder, url, paths = job.output.directory, job.output.url, None
     urls: list[str] = []  # of what it writes at a URL
-    if (url := job.output.url) is not None:
+    if job.output.place is not None:
+        from fastscribe.results.paths import Paths  # here, as a run to stdout needs none of it
+
+        paths = Paths(folder or Path(), job.output.shard.suffix)
+    if folder is not None and paths is not None:
+        _add_folder_files(own, paths)
+    if url is not None and paths is not None:
         urls = [f"{url.rstrip('/')}/{path.name}" for path in (paths.rows, paths.report)]
     for given in job.output.inputs:
         if is_url(given):
@@ -80,9 +82,9 @@ def check_paths(job: TranscribeJob) -> None:
         if url.partition(":")[0].lower() in ("http", "https"):
             raise UsageError(f"{url}: a web server takes no results: name a folder, or s3://, gs:// or az://")
         _check_store(url)
-    if (folder := job.output.directory) is not None:
+    if folder is not None and paths is not None:
         with using_folder(folder):
-            check_new_folder(folder, job.output.shard, job.output.overwrite)
+            paths.check_new(job.output.overwrite)
 
 
 def check_number(job: TranscribeJob, found: Iterable[Source | Failure]) -> None:

@@ -85,6 +85,19 @@ class Paths:
         except InTheWay as error:
             raise in_the_way(str(error.filename)) from None
 
+    def check_new(self, overwrite: bool) -> None:
+        """Check a folder without a journal, before a model is loaded; with one, the run checks it once it knows its settings.
+
+        Args:
+            overwrite: The run removes what a merge made.
+
+        Raises:
+            UsageError: A file that no run wrote has the name of rows, journal or report.
+            OSError: The folder cannot be read.
+        """
+        if not self.has_begun:
+            self.check(besides=merged_files(self.directory) if overwrite and not self.suffix else ())
+
     def _is_own(self, path: Path) -> bool:
         if path == self.journal or not self.has_begun:
             return path == self.journal and self.is_ours
@@ -128,23 +141,6 @@ def earlier_dtype(folder: Path, shard: Shard) -> str | None:
             if paths.has_begun and (found := read_header(paths.journal).get("--dtype")):
                 return str(found)
     return None
-
-
-def check_new_folder(directory: Path, shard: Shard, overwrite: bool = False) -> None:
-    """Check a folder without a journal, before a model is loaded; with one, the run checks it once it knows its settings.
-
-    Args:
-        directory: The folder, which may not exist and is not changed.
-        shard: The part of the inputs that this run transcribes.
-        overwrite: The run removes what a merge made.
-
-    Raises:
-        UsageError: A file that no run wrote has the name of rows, journal or report.
-        OSError: The folder cannot be read.
-    """
-    paths = Paths(directory, shard.suffix)
-    if not paths.has_begun:
-        paths.check(besides=merged_files(directory) if overwrite and shard.count == 1 else ())
 
 
 def in_the_way(path: str) -> UsageError:

@@ -106,16 +106,15 @@ class FolderStorage:
         paths.check()
         if not paths.has_begun:
             write_atomic(paths.journal, header_line(header or {}))
-        journal = read_journal(paths.journal)
+        journal = found = read_journal(paths.journal)
         if header is None:
             check_unedited(paths, journal)
         else:
             check_same_settings(self.where, journal.header or {}, header)
             journal = realign(paths, journal, say)
-        mended = repair(paths, journal, say)
-        if mended is not journal:
+        journal = repair(paths, journal, say)
+        if journal is not found:
             remove(paths.report)  # results are gone
-        journal = mended
         self._discard_temps(journal)
         self._rows, self._lines = (
             self._writing.enter_context(closing(Appender(open_append(path), path)))

@@ -23,8 +23,8 @@ from fastscribe.config import OutputStyle
 from fastscribe.errors import AudioError, OutputError, UsageError
 from fastscribe.results.interfaces import Moved, OutputRun
 from fastscribe.results.output import JournaledOutput, Totals, open_journaled, read_ledger
-from fastscribe.results.paths import check_new_folder
-from fastscribe.results.shards import UNSHARDED, Shard
+from fastscribe.results.paths import Paths
+from fastscribe.results.shards import Shard
 from fastscribe.results.storage_folder import FolderStorage
 from fastscribe.results.storage_object import ObjectStorage
 from fastscribe.types import AudioInfo, Failure, Source, Transcript
@@ -334,12 +334,16 @@ def test_a_report_stays_until_there_is_a_new_result(place: Place) -> None:
     assert size() is None
 
 
-def test_a_report_goes_with_a_row(tmp_path: Path) -> None:
+@pytest.mark.parametrize("edited", [b"", b"x"])
+def test_a_report_goes_with_a_row(tmp_path: Path, edited: bytes) -> None:
     place = Place(tmp_path)
     with place.opened("txt") as output:
-        put(output, spoken("a.wav"))
+        for index, id in enumerate(("a.wav", "b.wav")):
+            put(output, spoken(id, index=index))
         output.write_report(b'{"files": 1}')
-    (tmp_path / "transcripts.jsonl").unlink()
+    rows = tmp_path / "transcripts.jsonl"
+    _, second = rows.read_bytes().splitlines(keepends=True)
+    rows.write_bytes(edited and edited + b"\n" + second)
     place.opened("txt").close(finished=False)
     assert not (tmp_path / "report.json").exists()
 
@@ -384,8 +388,8 @@ def test_a_users_file_with_an_own_name_is_an_error(tmp_path: Path, mine: str, na
     assert (tmp_path / name).read_text() == mine
     if name not in (".lock", ".swap"):
         with pytest.raises(UsageError, match=re.escape(f"{tmp_path / name}: no journal says")):
-            check_new_folder(tmp_path, UNSHARDED, overwrite)
-    check_new_folder(tmp_path, Shard(0, 2))
+            Paths(tmp_path, "").check_new(overwrite)
+    Paths(tmp_path, Shard(0, 2).suffix).check_new(False)
 
 
 @pytest.mark.posix
