@@ -12,7 +12,8 @@ from fastscribe._system.process_settings import quick_start
 from fastscribe.alignment.texts import Texts
 from fastscribe.audio.formats import list_kind
 from fastscribe.checkpoint.hub_name import DEFAULT
-from fastscribe.cli.app import MODEL_HELP, app, find_model, local_file, options_in
+from fastscribe.checkpoint.location import locate
+from fastscribe.cli.app import MODEL_HELP, app, local_file, options_in
 from fastscribe.cli.job import is_one_short_file
 from fastscribe.cli.run import run
 from fastscribe.cli.run_hooks import PackagedModel, RunHook, TranscribeJob
@@ -43,7 +44,7 @@ from fastscribe.cli.run_options import (
     make_output,
     make_style,
 )
-from fastscribe.cli.terminal import log_to
+from fastscribe.cli.terminal import log_to, say
 from fastscribe.config import MAX_BATCH_SIZE, MAX_THREADS, OUTPUT_FORMATS, DtypeChoice, Options, SubtitleStyle
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def align(
         style, inputs, output_dir, shard, overwrite=overwrite, retry_failed=retry_failed, ordered=ordered, moved=moved
     )
     is_brief = quiet or is_one_short_file(inputs)
-    path = str(find_model(DEFAULT if model is None else model, show_progress=not (quiet or no_progress)))
+    path = str(locate(DEFAULT if model is None else model, say, show_progress=not (quiet or no_progress)))
     named = () if model or quiet else (PackagedModel("at the end" if is_brief else "first", is_usual=False),)
     job = TranscribeJob(
         *(path, device, dtype, options, output, None),

@@ -23,7 +23,7 @@ from fastscribe.bench.machine import peak_bytes, release, reset_peak
 from fastscribe.bench.result import describe_error
 from fastscribe.bench.roofline import Roofline
 from fastscribe.checkpoint.hub_name import PACKAGED
-from fastscribe.cli.app import find_model
+from fastscribe.checkpoint.location import locate
 from fastscribe.cli.terminal import say
 from fastscribe.config import Options, OutputStyle
 from fastscribe.cuda.device import is_out_of_memory
@@ -67,7 +67,7 @@ class Subject:
         at = choose_device(device)
         for dtype in dtypes:
             check_dtype(dtype, at)
-        path, heard = find_model(model or "default"), RefusedPaths(say)
+        path, heard = locate(model or "default", say), RefusedPaths(say)
         return cls(_model_name(model, path), path, at, heard, Options(beam=beam), heard.reasons)
 
     def load(self, dtype: str) -> Transcriber:

@@ -18,9 +18,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from fastscribe.audio.formats import MAGIC, is_audio_name
-from fastscribe.checkpoint.location import locate
 from fastscribe.cli import completion
-from fastscribe.cli.terminal import say
 from fastscribe.errors import OptionError, UsageError
 from fastscribe.rooms import ROOMS
 
@@ -224,17 +222,6 @@ EVERYDAY: set[str] = set()  # options that are declared so
 _SHOWS_ALL = "fastscribe.shows_all"  # key of a context's meta
 
 MODEL_HELP = ".nemo file, Hugging Face folder or name (organisation/model[@revision]), or fastscribe folder."
-
-
-def find_model(
-    model: str | None,
-    say: Callable[[str], None] = say,
-    *,
-    show_progress: bool = True,
-    side_model: bool = False,
-) -> Path:
-    """Return the path of the model that --model names, and download it if needed, as checkpoint.location.locate does."""
-    return locate(model, say, show_progress=show_progress, side_model=side_model)
 
 
 def option(*names: str, everyday: bool = False, **settings: Any) -> Any:

@@ -15,9 +15,10 @@ from fastscribe._system.text_layout import escaped
 from fastscribe.checkpoint import hf_export, native_writer, nemo_export
 from fastscribe.checkpoint.exchange import left_out
 from fastscribe.checkpoint.lazy_weights import check_shapes, sources_of
+from fastscribe.checkpoint.location import locate
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.cli import completion
-from fastscribe.cli.app import MODEL_HELP, app, check_stdout, find_model
+from fastscribe.cli.app import MODEL_HELP, app, check_stdout
 from fastscribe.cli.describe import describe
 from fastscribe.cli.terminal import say
 from fastscribe.config import ExportFormat, FloatDtypeName, Options
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 def _read_model(path: str) -> Checkpoint:
     """Read a checkpoint and check the names and shapes of its weights, not their values."""
-    found = find_model(path)
+    found = locate(path, say)
     checkpoint = read_checkpoint(found, say)
     for part in filter(None, (checkpoint, checkpoint.aligner)):
         check_shapes(parameter_shapes(part.config), part.weights, part.path)  # a file with other names is no model
@@ -62,7 +63,7 @@ def inspect(
     except SideModelGiven as given:
         from fastscribe.speakers import description
 
-        side = description.read(find_model(model, side_model=True), given.option)
+        side = description.read(locate(model, say, side_model=True), given.option)
         facts, parts = description.describe(side), [side]
     if check:
         for part in parts:

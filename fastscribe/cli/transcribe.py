@@ -13,13 +13,14 @@ import typer
 
 from fastscribe import rooms
 from fastscribe.checkpoint.hub_name import DEFAULT, PACKAGED
+from fastscribe.checkpoint.location import locate
 from fastscribe.cli import run_options
-from fastscribe.cli.app import MODEL_HELP, HelpAll, app, find_model, local_file, options_in
+from fastscribe.cli.app import MODEL_HELP, HelpAll, app, local_file, options_in
 from fastscribe.cli.job import is_one_short_file, is_stream
 from fastscribe.cli.room_options import CommandWithRooms, room_hooks
 from fastscribe.cli.run import run
 from fastscribe.cli.run_hooks import PackagedModel, TranscribeJob
-from fastscribe.cli.terminal import log_to
+from fastscribe.cli.terminal import log_to, say
 from fastscribe.config import (
     MAX_BATCH_SIZE,
     MAX_BEAM,
@@ -49,7 +50,7 @@ def _with_paths(options: Options, is_here: bool, show_progress: bool) -> Options
         is_side, found = rooms.PATHS[name] == "side model", model
         try:
             if is_here or os.path.exists(model):
-                found = os.path.abspath(find_model(model, show_progress=show_progress, side_model=is_side))
+                found = os.path.abspath(locate(model, say, show_progress=show_progress, side_model=is_side))
         except CheckpointError as error:
             if not is_side or not str(error).startswith(model):
                 raise
@@ -349,7 +350,7 @@ def transcribe(
     is_brief = quiet or (not dry_run and is_here and is_one_short_file(inputs))
     names_at_end = not dry_run and (is_brief or (output_dir is None and is_stream(inputs)))  # PackagedModel says it
     if is_here or model is None:
-        path = find_model(DEFAULT if model is None else model, show_progress=show_progress)
+        path = locate(DEFAULT if model is None else model, say, show_progress=show_progress)
         if path == PACKAGED:
             is_usual = beam is None and decoder is None
             is_named = model is None and not quiet

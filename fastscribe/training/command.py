@@ -18,8 +18,9 @@ import typer
 from fastscribe._system.jit import runs_in_python
 from fastscribe._system.text_layout import count_of
 from fastscribe.audio.formats import is_audio_name
+from fastscribe.checkpoint.location import locate
 from fastscribe.checkpoint.reader import read_checkpoint
-from fastscribe.cli.app import MODEL_HELP, Stopped, app, find_model, option
+from fastscribe.cli.app import MODEL_HELP, Stopped, app, option
 from fastscribe.cli.job import check_output_dir
 from fastscribe.cli.terminal import filter_mpg123_messages, say
 from fastscribe.config import TrainDtypeChoice
@@ -102,7 +103,7 @@ def train(
         if distributed.rank == 0:
             folder.check()
             folder.recover()
-        found = find_model(init, log, show_progress=is_shown) if init is not None else None
+        found = locate(init, log, show_progress=is_shown) if init is not None else None
         checkpoint = of_language(read_checkpoint(found, log), None) if found is not None else None
         distributed.join(chosen_device)
         where = recipe if is_recipe else "the default recipe"
