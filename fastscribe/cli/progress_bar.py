@@ -17,7 +17,6 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from fastscribe._system import signals
-from fastscribe._system.text_layout import escaped
 from fastscribe.cli.terminal import log, say, show
 from fastscribe.pipeline.stats import Progress
 
@@ -34,7 +33,7 @@ _CLEAR_LINE = b"\r\x1b[2K"
 
 
 class ProgressBar:
-    """Shows what a command does: a phase in words, then the progress of a run.
+    """Shows what a command does: that it loads the model, then the progress of a run.
 
     Args:
         enabled: False: show nothing.
@@ -44,7 +43,6 @@ class ProgressBar:
 
     def __init__(self, enabled: bool, listing: Listing | None = None, num_shards: int = 1) -> None:
         self._enabled, self._listing, self._num_shards = enabled, listing, num_shards
-        self._phase = "starting"
         self._progress: Callable[[], Progress] | None = None
         self._pace: Pace | None = None
         self._stop = Event()
@@ -64,10 +62,6 @@ class ProgressBar:
             with suppress(OSError):
                 self._live.stop()
             self._live = None
-
-    def phase(self, text: str) -> None:
-        """Show what happens before the run."""
-        self._phase = escaped(text)
 
     def watch(self, progress: Callable[[], Progress]) -> None:
         """Show the run whose counts `progress` returns."""
@@ -105,7 +99,7 @@ class ProgressBar:
         from fastscribe.cli.progress_text import Pace, Status, make_status  # a short run shows nothing
 
         if self._progress is None:
-            return Status(None, True, ((0, self._phase),))
+            return Status(None, True, ((0, "loading the model"),))
         self._pace = self._pace or Pace()
         return make_status(self._progress(), self.num_inputs, self._pace, perf_counter())
 

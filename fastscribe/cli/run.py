@@ -96,7 +96,6 @@ def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -
         say(line)
     bar = ProgressBar(job.show_progress, listing, job.output.shard.count)
     with filter_mpg123_messages(bar.write_line), bar:
-        bar.phase("loading the model")
         job = replace(job, helped_gpu=_helped_gpu(job, listing))
         transcriber = processes.enter_context(loaded(job, RefusedPaths(bar.say)))
         transcriber.started_at = started_at

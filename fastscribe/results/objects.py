@@ -53,11 +53,11 @@ class ObjectFolder:
         try:
             for found in remote.list_objects(url):
                 yield found.url[len(self.url) + 1 :], found.size
-        except FileNotFoundError as error:
-            if "bucket" in str(error):
-                raise _named(error, url) from error
         except OSError as error:
-            raise _named(error, url) from error
+            if isinstance(error, FileNotFoundError) and "bucket" not in str(error):
+                return
+            error.filename = url
+            raise
 
     def exists(self, name: str) -> bool:
         return self.size(name) is not None
@@ -140,17 +140,13 @@ class ObjectFolder:
         try:
             return request(url)
         except OSError as error:
-            raise _named(error, url) from error
+            error.filename = url
+            raise
 
 
 def _create(url: str, content: bytes) -> str:
     """Write an object that must not exist. No library repeats such a request whose answer was lost."""
     return retry(lambda: remote.write_object(url, content, if_version=""))
-
-
-def _named(error: OSError, url: str) -> OSError:
-    error.filename = url
-    return error
 
 
 class Listing:

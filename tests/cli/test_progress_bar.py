@@ -142,7 +142,6 @@ from fastscribe.pipeline.stats import Progress
 progress = Progress(planned_files=40, planned_s=36000.0, has_all=True)
 bar = ProgressBar(True)
 with filter_mpg123_messages(bar.write_line), bar:
-    bar.phase("loading the model")
     for line in sys.stdin:
         exec(line)
         bar._live.refresh()
