@@ -404,7 +404,13 @@ def is_row(row: bytes) -> bool:
 def name_key(name: str) -> int:
     """Return 64 bits that are equal for names that a file system may confuse."""
     folded = name.lower() if name.isascii() else normalize("NFC", normalize("NFC", name).casefold())
-    return int.from_bytes(hashlib.blake2b(folded.encode(), digest_size=8).digest(), "big") or 1
+    return digest_of(folded)
+
+
+def digest_of(text: str) -> int:
+    """Return 64 bits that stand for a text; never 0."""
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") or 1
 
 
 def check_same_settings(where: Path | str, before: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> None:

@@ -6,7 +6,6 @@ local one, size and modification time), and its manifest row.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from fastscribe._system.urls import is_url
 from fastscribe.audio.failures import relative_id
 from fastscribe.audio.media import LocalFile, medium_of
 from fastscribe.results.interfaces import NUM_FAILED, Ledger, Moved
-from fastscribe.results.journal import Journal, PendingInput
+from fastscribe.results.journal import Journal, PendingInput, digest_of
 from fastscribe.results.result_files import ResultFiles
 from fastscribe.results.shards import Shard
 from fastscribe.types import Failure, Samples, Source
@@ -113,7 +112,7 @@ class JournalLedger(Ledger):
 
 def _repeated(key: int, repeats: int) -> int:
     """Return the key of an input that came `repeats` times before."""
-    return _digest(f"{key} {repeats}") if repeats else key
+    return digest_of(f"{key} {repeats}") if repeats else key
 
 
 def _identity(source: Source) -> str:
@@ -125,17 +124,17 @@ def key_of(source: Source | Failure, identity: str | None = None) -> int:
     if isinstance(source, Source):
         track = f"\0{source.track}" if source.track else ""
         identity = identity or _identity(source)
-        return _digest(f"{identity}\0{source.offset_s}\0{source.duration_s}{track}")
+        return digest_of(f"{identity}\0{source.offset_s}\0{source.duration_s}{track}")
     stands_for_path = source.id == relative_id(source.path)
     stretch = "None\0None" if stands_for_path else source.id  # as a Source's, once the file is there
     place = unsigned(source.path) if is_url(source.path) else os.path.abspath(source.path)
-    return _digest(f"{place}\0{stretch}")
+    return digest_of(f"{place}\0{stretch}")
 
 
 def state_of(source: Source | Failure) -> tuple[int, int | None]:
     """Return the input's state, and its size in bytes; None if it is not known."""
     if isinstance(source, Failure):
-        return _digest(source.message), None
+        return digest_of(source.message), None
     num_bytes = None
     try:
         found = ""
@@ -146,9 +145,4 @@ def state_of(source: Source | Failure) -> tuple[int, int | None]:
                 num_bytes = int(found.partition(" ")[0])
     except (OSError, ValueError):
         found = "none"
-    return _digest(f"{found}\0{json.dumps(source.row, sort_keys=True) if source.row is not None else ''}"), num_bytes
-
-
-def _digest(text: str) -> int:
-    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, "big") or 1
+    return digest_of(f"{found}\0{json.dumps(source.row, sort_keys=True) if source.row is not None else ''}"), num_bytes

@@ -229,7 +229,6 @@ class Appender:
     def __init__(self, file: BinaryIO, path: Path) -> None:
         self._file, self.path = file, path
         self.end = file.seek(0, os.SEEK_END)
-        self._identity = _identity(os.fstat(file.fileno()))
 
     def append(self, lines: bytes) -> None:
         """Append lines. If the disk is full, truncate the file to whole lines.
@@ -253,7 +252,8 @@ class Appender:
     def check(self) -> None:
         """Raise OSError if another file has the name now, or if the size changed: appended lines would be lost."""
         status = status_of(self.path)
-        if status is None or self._identity != _identity(status) or status.st_size != self.end:
+        is_same = status is not None and os.path.samestat(status, os.fstat(self._file.fileno()))
+        if status is None or not is_same or status.st_size != self.end:
             raise OSError(None, "it was changed by someone else while the run was writing to it", str(self.path))
 
     def sync(self) -> None:
@@ -264,10 +264,6 @@ class Appender:
 
     def close(self) -> None:
         self._file.close()
-
-
-def _identity(status: os.stat_result) -> tuple[int, int]:
-    return status.st_dev, status.st_ino
 
 
 def _placed(items: Sequence[Item], begin: int) -> Iterator[Item]:
