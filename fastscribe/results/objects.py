@@ -157,9 +157,6 @@ class Listing:
         pairs = pairs[np.argsort(pairs[:, 0])]
         self._hashes, self._sizes = pairs[:, 0].copy(), pairs[:, 1].copy()
 
-    def __len__(self) -> int:
-        return len(self._hashes)
-
     def size(self, name: str) -> int | None:
         """Return an object's size in bytes; None if there is none."""
         at = int(np.searchsorted(self._hashes, hash(name)))
