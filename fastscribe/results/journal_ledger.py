@@ -15,37 +15,31 @@ from fastscribe._system.url_secrets import unsigned
 from fastscribe._system.urls import is_url
 from fastscribe.audio.failures import relative_id
 from fastscribe.audio.media import LocalFile, medium_of
-from fastscribe.results.interfaces import NUM_FAILED, Ledger, Moved
+from fastscribe.results.interfaces import NUM_FAILED, Ledger, OutputRun
 from fastscribe.results.journal import Journal, PendingInput, digest_of
 from fastscribe.results.result_files import ResultFiles
-from fastscribe.results.shards import Shard
 from fastscribe.types import Failure, Samples, Source
 
 
 class JournalLedger(Ledger):
-    """Decides which inputs this run transcribes. Inputs that failed before count as done unless `retry_failed`.
+    """Decides which inputs this run transcribes. Inputs that failed before count as done unless it retries them.
 
     Args:
-        shard: The part of the inputs that this run transcribes.
+        run: Its shard, whether it retries inputs that failed, and where the recordings of earlier results are now.
         journal: Results of earlier runs.
-        retry_failed: Transcribe inputs again that failed in an earlier run.
         files: Names the inputs' files, and makes those of earlier results again that are missing; None: there are no files.
-        moved: Where the recordings of earlier results are now.
         take_over: Called with the entry of a recording that was elsewhere, and with what is known of it now.
     """
 
     def __init__(
         self,
-        shard: Shard,
+        run: OutputRun,
         journal: Journal,
-        retry_failed: bool = False,
         files: ResultFiles | None = None,
-        moved: Moved | None = None,
         take_over: Callable[[int, PendingInput, int], object] = lambda *given: None,
     ) -> None:
-        super().__init__(shard)
-        self._journal, self._retry_failed, self._files = journal, retry_failed, files
-        self._moved, self._take_over = moved, take_over
+        super().__init__(run.shard)
+        self._run, self._journal, self._files, self._take_over = run, journal, files, take_over
         self._key_counts = KeyCounter()
         self._pending: dict[int, PendingInput] = {}  # by index
 
@@ -63,9 +57,10 @@ class JournalLedger(Ledger):
 
     def _known_as(self, source: Source | Failure, key: int, repeats: int) -> int:
         """Return the key of an input's earlier result: that of where the recording was, if it has a result from there alone."""
-        if self._moved is None or isinstance(source, Failure) or self._journal.has_result(key):
+        moved = self._run.moved
+        if moved is None or isinstance(source, Failure) or self._journal.has_result(key):
             return key
-        place = self._moved.before(_identity(source))
+        place = moved.before(_identity(source))
         old = key if place is None else _repeated(key_of(source, place), repeats)
         return old if self._journal.has_result(old) else key
 
@@ -77,7 +72,7 @@ class JournalLedger(Ledger):
         if entry_index is None:
             return False
         entry = self._journal.entries[entry_index]
-        if entry["failed"] and self._retry_failed:
+        if entry["failed"] and self._run.retry_failed:
             return False
         if pending.is_moved:  # its time may be another there
             return pending.num_bytes is not None and pending.num_bytes == self._journal.entry(entry_index).input_bytes

@@ -110,8 +110,7 @@ def check_dead(folder: ObjectFolder, names: Sequence[str], say: Callable[[str], 
     Raises:
         UsageError: One of them lives.
     """
-    seen = {name: folder.read_if_there(name) for name in names}
-    waiting = {name: content for name, content in seen.items() if content}
+    waiting = {name: content for name in names if (content := folder.read_if_there(name))}
     if not waiting:
         return
     shown = _shown(next(iter(waiting.values())))

@@ -107,7 +107,7 @@ class JournaledOutput:
             style = replace(style, tokens=self.journal.header.get("--tokens") is True)
         self.files.begin(style, self._names)
         named = self.files if self.files.formats else None  # nothing to name, so no memory for names
-        self.ledger = JournalLedger(run.shard, self.journal, run.retry_failed, named, run.moved, self._take_over)
+        self.ledger = JournalLedger(run, self.journal, named, self._take_over)
 
     def _take_over(self, entry_index: int, pending: PendingInput, order: int) -> None:
         """Give a result to a recording that is elsewhere now. Its row stays, and so do its files."""
@@ -540,7 +540,7 @@ def read_ledger(place: Path | str, run: OutputRun) -> Iterator[Ledger]:
         journal = storage.load(run.shard)
         if journal.header is not None and run.header is not None:
             check_same_settings(storage.where, journal.header, run.header)
-        yield JournalLedger(run.shard, journal, run.retry_failed, moved=run.moved)
+        yield JournalLedger(run, journal)
 
 
 @contextmanager

@@ -13,10 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastscribe.audio.failures import input_failure
+from fastscribe.config import OutputStyle
+from fastscribe.results.interfaces import OutputRun
 from fastscribe.results.journal import ENTRY, Entry, Journal, Layouts
 from fastscribe.results.journal_ledger import JournalLedger
-from fastscribe.results.shards import UNSHARDED, Shard
+from fastscribe.results.shards import Shard
 from fastscribe.types import Failure, Source
+
+RUN = OutputRun(OutputStyle(), {})
 
 
 def source(path: Path | str, index: int = 0, **fields: object) -> Source:
@@ -25,7 +29,7 @@ def source(path: Path | str, index: int = 0, **fields: object) -> Source:
 
 def after(*items: tuple[Source | Failure, bool]) -> Journal:
     """Return the journal of these (input, failed)."""
-    ledger, entries = JournalLedger(UNSHARDED, Journal()), []
+    ledger, entries = JournalLedger(RUN, Journal()), []
     for index, (item, failed) in enumerate(items):
         numbered = replace(item, index=index)
         assert ledger.expect(numbered)
@@ -52,13 +56,13 @@ def test_same_input_is_done_under_any_spelling(clip: Path, monkeypatch: pytest.M
     previous = after((source(clip), False))
     monkeypatch.chdir(clip.parent)
     for number, name in enumerate((clip, "a.wav", "./a.wav", f"../{clip.parent.name}/a.wav")):
-        assert is_done(JournalLedger(UNSHARDED, previous), source(name, number)), name
+        assert is_done(JournalLedger(RUN, previous), source(name, number)), name
 
 
 def test_each_track_of_a_file_is_an_input_of_its_own(clip: Path) -> None:
     previous = after((source(clip), False), (source(clip, track=1), True))
     for tracks, done in (((2,), [False]), ((1, 0), [True, True]), ((None,), [True])):
-        ledger = JournalLedger(UNSHARDED, previous)
+        ledger = JournalLedger(RUN, previous)
         sources = [source(clip, index, track=track) for index, track in enumerate(tracks)]
         assert [ledger.expect(one) for one in sources] == [True] * len(sources)
         assert [ledger.is_done(one) and ledger.settle(one) for one in sources] == done
@@ -67,23 +71,23 @@ def test_each_track_of_a_file_is_an_input_of_its_own(clip: Path) -> None:
 def test_a_changed_input_is_not_done(clip: Path) -> None:
     row = {"audio_filepath": "a.wav", "text": "one"}
     previous = after((source(clip, row=row), False))
-    assert is_done(JournalLedger(UNSHARDED, previous), source(clip, row=dict(reversed(row.items()))))
-    ledger = JournalLedger(UNSHARDED, previous)
+    assert is_done(JournalLedger(RUN, previous), source(clip, row=dict(reversed(row.items()))))
+    ledger = JournalLedger(RUN, previous)
     assert not is_done(ledger, source(clip, row={**row, "text": "two"}))
     assert ledger[0].entry_index == 0
-    assert not is_done(JournalLedger(UNSHARDED, previous), source(clip, row=row, offset_s=1.0))
+    assert not is_done(JournalLedger(RUN, previous), source(clip, row=row, offset_s=1.0))
     os.utime(clip, ns=(0, 12345))
-    assert not is_done(JournalLedger(UNSHARDED, previous), source(clip, row=row))
+    assert not is_done(JournalLedger(RUN, previous), source(clip, row=row))
     clip.unlink()
-    assert not is_done(JournalLedger(UNSHARDED, previous), source(clip, row=row))
+    assert not is_done(JournalLedger(RUN, previous), source(clip, row=row))
 
 
 def test_failures_are_skipped_by_default(clip: Path) -> None:
     previous = after((source(clip), True))
-    ledger = JournalLedger(UNSHARDED, previous)
+    ledger = JournalLedger(RUN, previous)
     assert is_done(ledger, source(clip))
     assert ledger.failed_before == 1
-    again = JournalLedger(UNSHARDED, previous, retry_failed=True)
+    again = JournalLedger(replace(RUN, retry_failed=True), previous)
     assert not is_done(again, source(clip))
     assert again[0].entry_index == 0
     assert again.failed_before == 0
@@ -92,18 +96,18 @@ def test_failures_are_skipped_by_default(clip: Path) -> None:
 def test_missing_input_keeps_its_key_when_it_appears(tmp_path: Path) -> None:
     clip = tmp_path / "late.wav"
     previous = after((input_failure(str(clip), "no such file or folder"), True))
-    assert is_done(JournalLedger(UNSHARDED, previous), input_failure(str(clip), "no such file or folder"))
+    assert is_done(JournalLedger(RUN, previous), input_failure(str(clip), "no such file or folder"))
     clip.write_bytes(b"now")
-    ledger = JournalLedger(UNSHARDED, previous)
+    ledger = JournalLedger(RUN, previous)
     assert not is_done(ledger, source(clip))
     assert ledger[0].entry_index == 0
 
 
 def test_the_same_input_twice_is_two(clip: Path) -> None:
-    ledger = JournalLedger(UNSHARDED, after((source(clip), False)))
+    ledger = JournalLedger(RUN, after((source(clip), False)))
     assert is_done(ledger, source(clip, 0))
     assert not is_done(ledger, source(clip, 1))
-    ledger = JournalLedger(UNSHARDED, after((source(clip), False), (source(clip), True)))
+    ledger = JournalLedger(RUN, after((source(clip), False), (source(clip), True)))
     assert is_done(ledger, source(clip, 0))
     assert ledger.failed_before == 0
     assert is_done(ledger, source(clip, 1))
@@ -114,7 +118,7 @@ def test_the_same_input_twice_is_two(clip: Path) -> None:
 @given(st.lists(st.integers(0, 5), max_size=12), st.integers(1, 4))
 def test_each_input_is_in_one_shard(numbers: list[int], count: int) -> None:
     items = [source(f"/nowhere/{number}.wav", index) for index, number in enumerate(numbers)]
-    ledgers = [JournalLedger(Shard(index, count), Journal()) for index in range(count)]
+    ledgers = [JournalLedger(replace(RUN, shard=Shard(index, count)), Journal()) for index in range(count)]
     held = [[ledger.expect(item) for ledger in ledgers] for item in items]
     assert all(sum(row) == 1 for row in held)
     keys = {ledgers[row.index(True)][item.index].key for row, item in zip(held, items, strict=True)}
@@ -124,7 +128,7 @@ def test_each_input_is_in_one_shard(numbers: list[int], count: int) -> None:
 def test_ledger_is_thread_safe(tmp_path: Path) -> None:
     items = [source(tmp_path / f"{number}.wav", number) for number in range(400)]
     previous = after(*[(item, item.index % 3 == 0) for item in items[:200]])
-    ledger = JournalLedger(UNSHARDED, previous)
+    ledger = JournalLedger(RUN, previous)
     done: list[int] = []
     for item in items:
         ledger.expect(item)
