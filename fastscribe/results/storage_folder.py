@@ -91,8 +91,7 @@ class FolderStorage:
             is_lost = (
                 np.arange(len(entries)) >= num_with_rows(paths, entries) if found is None else found.is_lost(entries)
             )
-            for field, value in (("state", NO_STATE), ("begin", 0), ("end", 0)):
-                entries[field][is_lost] = value
+            entries["state"][is_lost] = NO_STATE
         return journal
 
     def own_names(self, shard: Shard) -> Sequence[tuple[str, ...]]:
