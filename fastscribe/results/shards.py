@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fastscribe.errors import UsageError
 
@@ -23,7 +23,7 @@ _BARE_INDICES = {"JOB_COMPLETION_INDEX": "the job's completions", "AWS_BATCH_JOB
 class Shard:
     index: int
     count: int
-    source: str = "--shard"  # of the numbers: the option, or an environment variable
+    source: str = field(default="--shard", compare=False)  # of the numbers: the option, or an environment variable
 
     def holds(self, id: str) -> bool:
         return self.count == 1 or shard_of(id, self.count) == self.index

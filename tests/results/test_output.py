@@ -300,6 +300,13 @@ def test_a_ledger_is_read_without_a_change(place: Place, tmp_path: Path) -> None
         pass
 
 
+def test_a_shard_is_the_same_whatever_names_it(place: Place) -> None:
+    id = next(f"{number}.wav" for number in range(9) if Shard(0, 2).holds(f"{number}.wav"))
+    for source, is_new in (("SLURM_ARRAY_TASK_ID", True), ("SLURM_ARRAY_TASK_ID", False), ("--shard", False)):
+        with place.opened("txt", shard=Shard(0, 2, source)) as output:
+            assert put(output, spoken(id)) is is_new
+
+
 def test_a_question_makes_no_file(place: Place) -> None:
     """The step after it does, and counts the input."""
     place.run(["a.wav"])
