@@ -125,7 +125,7 @@ class JournaledOutput:
         check_same_settings(self._storage.where, self.journal.header or {}, run.header or {})
         self._committer.flush()
         if self.files.num_made_again:
-            self._storage.sync([])
+            self._storage.sync([])  # a store lists them then
         self._run, self._say = run, say
         self.journal.is_in_this_run[:] = False
         self._names = self._names_of_all(run)
