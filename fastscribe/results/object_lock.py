@@ -13,8 +13,11 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import cache
+from pathlib import Path
 from threading import Event, Lock, Thread
 from time import monotonic
+from typing import Any
 
 from fastscribe.errors import UsageError
 from fastscribe.results.objects import ObjectFolder
@@ -90,7 +93,13 @@ class ObjectLock:
 
     def _write(self) -> None:
         self._number += 1
-        holder = {"process": os.getpid(), "host": socket.gethostname(), "since": _STARTED}
+        holder: dict[str, Any] = {
+            "process": os.getpid(),
+            "host": socket.gethostname(),
+            "since": _STARTED,
+            "machine": _machine(),
+            "ticks": _start_ticks(os.getpid()),
+        }
         content = json.dumps({"fastscribe_run": holder, "renewed": self._number}) + "\n"
         self._folder.put(self._name, content.encode())
         self._renewed_s = monotonic()
@@ -110,7 +119,13 @@ def check_dead(folder: ObjectFolder, names: Sequence[str], say: Callable[[str], 
     Raises:
         UsageError: One of them lives.
     """
-    waiting = {name: content for name in names if (content := folder.read_if_there(name))}
+    seen = {name: folder.read_if_there(name) for name in names}
+    waiting = {
+        name: content for name, content in seen.items() if content and _lives_here(_holder(content)) is not False
+    }
+    for content in waiting.values():
+        if _lives_here(_holder(content)):
+            raise _in_use(folder, content)
     if not waiting:
         return
     shown = _shown(next(iter(waiting.values())))
@@ -123,14 +138,50 @@ def check_dead(folder: ObjectFolder, names: Sequence[str], say: Callable[[str], 
             if not now:  # it has finished
                 del waiting[name]
             elif now != content:
-                raise UsageError(
-                    f"{folder.url}: another run is writing here ({_shown(now)}): wait for it or choose another output folder"
-                )
+                raise _in_use(folder, now)
+
+
+def _in_use(folder: ObjectFolder, holder: bytes) -> UsageError:
+    return UsageError(
+        f"{folder.url}: another run is writing here ({_shown(holder)}): wait for it or choose another output folder"
+    )
+
+
+def _holder(content: bytes) -> dict[str, Any]:
+    try:
+        holder = json.loads(content)["fastscribe_run"]
+    except (ValueError, TypeError, KeyError):
+        return {}
+    return holder if isinstance(holder, dict) else {}
 
 
 def _shown(content: bytes) -> str:
+    holder = _holder(content)
+    return f"process {holder.get('process')} on {holder.get('host')} since {holder.get('since')}" if holder else "a run"
+
+
+def _lives_here(holder: dict[str, Any]) -> bool | None:
+    """Return whether a process of this machine still runs; None if it is another machine's, or the system cannot tell."""
+    started = _start_ticks(holder.get("process"))
+    return None if holder.get("machine") != _machine() or started is None else started == holder.get("ticks")
+
+
+def _start_ticks(process_id: object) -> int | None:
+    """Return when a process started, in Linux's clock ticks since the boot, 0 if there is none; None without /proc."""
+    if not Path("/proc/self/stat").exists():
+        return None
     try:
-        holder = json.loads(content)["fastscribe_run"]
-        return f"process {holder['process']} on {holder['host']} since {holder['since']}"
-    except (ValueError, TypeError, KeyError):
-        return "a run"
+        stat = Path(f"/proc/{process_id}/stat").read_bytes()
+    except OSError:
+        return 0
+    return int(stat.rpartition(b")")[2].split()[19])  # the name before may hold spaces and brackets
+
+
+@cache
+def _machine() -> str:
+    """Return what two processes share only if process numbers mean the same for both. Containers may share a host's name."""
+    parts = [socket.gethostname()]
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    parts += [boot.read_text().strip()] if boot.exists() else []
+    parts += [os.readlink("/proc/self/ns/pid")] if os.path.lexists("/proc/self/ns/pid") else []
+    return " ".join(parts)

@@ -54,7 +54,7 @@ def killed_store() -> Iterator[KilledStore]:
         mock.patch.object(remote, "store_for", return_value=store),
         mock.patch.object(storage_object, "MIN_PAUSE_S", 0.0),
         mock.patch.object(storage_object, "PAUSE_SHARE", 0.0),
-        mock.patch.object(object_lock, "check_dead"),
+        mock.patch.object(object_lock, "_lives_here", return_value=False),
     ):
         yield store
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -36,14 +38,15 @@ def acquired(
 
 
 def left_by(folder: ObjectFolder, **holder: Any) -> None:
-    content = {"fastscribe_run": {"process": 7, "host": "other", "since": "then", **holder}, "renewed": 1}
+    content = {"fastscribe_run": {"process": 7, "host": "other", "machine": "other", **holder}, "renewed": 1}
     folder.put("dead", json.dumps(content).encode())
 
 
-def test_a_second_run_is_refused(folder: ObjectFolder) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_a_second_run_is_refused_at_once(folder: ObjectFolder) -> None:
     first = acquired(folder, "first")
     with pytest.raises(UsageError, match=f"{URL}: another run is writing here .process {os.getpid()} on "):
-        acquired(folder, "second", lambda message: first._write())
+        acquired(folder, "second")
     assert [name for name, _ in folder.list()] == ["first"]
     first.check()
     first.release()
@@ -65,6 +68,15 @@ def test_a_run_on_another_machine_that_renews_its_lock(folder: ObjectFolder) -> 
     with pytest.raises(UsageError, match="process 8 on other"):
         acquired(folder, "next", lambda message: left_by(folder, process=8))
     acquired(folder, "next", lambda message: folder.delete(["dead"])).release()  # it ends while the next one waits
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_a_killed_run_of_this_machine_is_not_waited_for(folder: ObjectFolder) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    for process, ticks in ((ended.pid, 1), (os.getpid(), 1)):  # the number may belong to another process by now
+        left_by(folder, process=process, machine=object_lock._machine(), ticks=ticks)
+        acquired(folder, "next").release()
 
 
 def test_a_run_that_stood_still_notices_that_another_took_over(folder: ObjectFolder) -> None:
