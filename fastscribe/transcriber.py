@@ -60,8 +60,7 @@ class Transcriber:
 
     command = "transcribe"  # whose results an output folder holds
     started_at: float | None = None
-    # Loads the model into this process if those beside it, with these facts, fail so; None: the caller has asked for them.
-    _load_here: Callable[[DeviceFailed, ModelFacts], LocalExecutor] | None = None
+    _load_here: Callable[[DeviceFailed, ModelFacts], Transcriber] | None = None  # see fall_back_to()
     _loaded_by: ClassVar[int | None] = None  # the process that loaded the first model, also in its forks
 
     def __init__(self, checkpoint: Checkpoint, executor: Executor, options: Options, load_s: float) -> None:
@@ -267,6 +266,14 @@ class Transcriber:
     def _recognizer(self) -> Recognizer:
         return self._engine.recognizer
 
+    def fall_back_to(self, load: Callable[[DeviceFailed, ModelFacts], Transcriber]) -> None:
+        """Let a run go on in this process if those beside it, for which no option has asked, fail.
+
+        Args:
+            load: Called once, with the error and the facts of their model. Loads the same model into this process.
+        """
+        self._load_here = load
+
     def close(self) -> None:
         """End the processes of several devices. The transcriber cannot be used any more."""
         self._executor.close()
@@ -387,7 +394,7 @@ class Transcriber:
         suspects, facts = pool.give_up(failed), pool.facts
         # Frames would keep the memory that the processes share for the rest of the run.
         failed.__traceback__ = failed.__cause__ = failed.__context__ = None
-        self._executor = executor = load(failed, facts)
+        self._executor = executor = load(failed, facts)._engine
         executor.style = pool.style
         executor.begin(self._options, self._budget(), self.progress.stopwatch)
         return executor, suspects

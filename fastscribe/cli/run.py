@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from fastscribe.cli.event_log import EventLog
     from fastscribe.cli.listing import Listing
     from fastscribe.pipeline.interfaces import ModelFacts
-    from fastscribe.pipeline.local import LocalExecutor
     from fastscribe.pipeline.stats import RunStats
     from fastscribe.results.output import JournaledOutput
     from fastscribe.results.stream import StreamOutput
@@ -323,25 +322,25 @@ def load_beside_helpers(
 
     say = RefusedPaths.around(say)  # the transcriber's too
 
-    def load_here(failed: DeviceFailed, facts: ModelFacts) -> LocalExecutor:
+    def load_here(failed: DeviceFailed, facts: ModelFacts) -> Transcriber:
         """Load the model into this process in the middle of a run: on the same kind of device, in the same dtype.
 
         The rows that are written have them, and a GPU that is lost ends a run without helpers too.
         """
         here = ("cuda" if facts.is_gpu else "cpu") if device == "auto" else device
         try:
-            executor = Transcriber.load(model, here, facts.dtype, options, say)._engine
+            found = Transcriber.load(model, here, facts.dtype, options, say)
         except (FastscribeError, OSError, RuntimeError, MemoryError) as error:
             raise DeviceFailed(f"{failed.problem}; this process", error) from error
-        say(_refused(failed.problem, executor.facts))
-        return executor
+        say(_refused(failed.problem, found.facts))
+        return found
 
     try:
         loaded = Transcriber.load(model, "auto", dtype, options, say, devices=str(gpu))
     except (DeviceFailed, DeviceUnusable) as error:
         problem, says_why = error.problem, isinstance(error, DeviceUnusable)
     else:
-        loaded._load_here = load_here
+        loaded.fall_back_to(load_here)
         return loaded
     if device == "auto":
         from fastscribe.pipeline.model_building import choose_device

@@ -288,16 +288,18 @@ def test_the_device_and_the_dtype_stay_in_the_middle_of_a_run(
     device: str, here: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[Any] = []
+    loads: list[Any] = []
 
     def note(*arguments: Any, **named: Any) -> Any:
         given.append(arguments[1:3])
         if named:
-            return SimpleNamespace()
+            return SimpleNamespace(fall_back_to=loads.append)
         raise MemoryError
 
     monkeypatch.setattr(Transcriber, "load", staticmethod(note))
-    load_here = load(lambda line: None, device)._load_here
+    load(lambda line: None, device)
+    [load_here] = loads
     facts: Any = SimpleNamespace(is_gpu=True, dtype="bf16")
     with pytest.raises(DeviceFailed, match=r"^cuda:0 failed: lost; this process failed: MemoryError; the run stops"):
-        load_here(DeviceFailed("cuda:0", RuntimeError("lost")), facts)  # type: ignore[misc]
+        load_here(DeviceFailed("cuda:0", RuntimeError("lost")), facts)
     assert given == [("auto", "fp32"), (here, "bf16")]
