@@ -141,9 +141,11 @@ class Run:
     def windows(self, inputs: Inputs, ledger: Ledger | None, dry: bool = False) -> Generator[Window | Idle, None, None]:
         """Return the inputs, probed and split into utterances, in windows that are sorted together. Callable once.
 
-        `dry` is for an estimate. As InputWindows.read(), but the caller waits for each window.
+        Threads of this process prepare them, and the caller waits for each window. `dry` is for an estimate, as in
+        InputWindows.read().
         """
-        return self._inputs.read(inputs, ledger, self._max_window_s(), self._work._replace(wake=None), dry)
+        alone = HostWork(self._work.make_texts)
+        return self._inputs.read(inputs, ledger, self._max_window_s(), alone, dry)
 
     def plan(self, utterances: Iterable[Utterance]) -> Iterator[tuple[Utterance, ...]]:
         """Yield batches of the utterances, longest first, within the executor's budget; then those for the other models."""
