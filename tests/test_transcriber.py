@@ -415,7 +415,7 @@ def test_a_row_that_cannot_be_written_costs_one_file(transcriber: Transcriber, m
     def poisoned(result: Transcript, style: OutputStyle) -> RenderedTranscript:
         return rendered(result if result.audio.path != str(FILES[2]) else None, style)
 
-    monkeypatch.setattr("fastscribe.pipeline.run.rendered", poisoned)
+    monkeypatch.setattr("fastscribe.pipeline.text_stage.rendered", poisoned)
     results = list(transcriber.results(FILES[:4], style=OutputStyle(("srt",))))
     assert texts(results).keys() == set(map(str, FILES[:4]))
     [failure] = [result for result in results if isinstance(result, Failure)]

@@ -24,7 +24,6 @@ from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from fastscribe.audio.failures import to_failure
 from fastscribe.audio.media import forget_media
 from fastscribe.audio.sound import close_held
 from fastscribe.config import Options
@@ -36,11 +35,10 @@ from fastscribe.pipeline.loader import default_threads
 from fastscribe.pipeline.preparation import Preparation, PreparedInput
 from fastscribe.pipeline.recordings import RecordingsInFlight
 from fastscribe.pipeline.stats import Progress
-from fastscribe.pipeline.text_stage import TextStage, local_texts
+from fastscribe.pipeline.text_stage import TextStage, edited, local_texts
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.pipeline.windows import InputWindows, Window, long_s
-from fastscribe.results.formats.writers import rendered
-from fastscribe.types import WORDS, Failure, Hypothesis, RenderedTranscript, Transcript, Utterance
+from fastscribe.types import WORDS, Failure, Hypothesis, Transcript, Utterance
 
 if TYPE_CHECKING:
     from fastscribe.audio.given import Inputs
@@ -230,20 +228,9 @@ class Run:
 
     def _made(self, result: Transcript | Failure) -> Transcript | Failure:
         """Return a result with its text changed as the options ask, and rendered for the run's style if there is one."""
-        edits, style = self._rooms.edits, self._executor.style
-        if isinstance(result, (Failure, RenderedTranscript)):
-            return result
-        try:
-            with self._progress.stopwatch.time("assemble"):
-                if edits is not None and not self._recordings.texts.is_finished:
-                    result = edits.apply(result)
-                if style is None:
-                    return result
-                made = rendered(result, style)
-        except Exception as error:  # one bad file becomes a Failure and the run goes on
-            return to_failure(result.audio, "assemble", error)
-        made.set_audio(result.audio)
-        return made
+        edits = None if self._recordings.texts.is_finished else self._rooms.edits
+        with self._progress.stopwatch.time("assemble"):
+            return edited(result, edits and edits.apply, self._executor.style)
 
     def _max_window_s(self) -> float:
         """Return the seconds of audio that fill a window."""

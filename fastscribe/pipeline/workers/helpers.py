@@ -219,13 +219,13 @@ class HelperPool:
                 raise
             reason = first_line(error.__cause__ or error)
             kill_all([self._helpers.pop().process for _ in range(len(self._helpers) // _GIVEN_BACK)])
-        self._work_with_fewer(len(self._helpers), reason)
+        self._work_with_fewer(reason)
 
-    def _work_with_fewer(self, number: int, reason: str) -> None:
+    def _work_with_fewer(self, reason: str) -> None:
         """Go on with some of the helpers that were asked for, and say why."""
-        if number < self.number:
-            line = f"{number} of {self.number} helper processes run: {reason}"
-            self.number = number
+        if len(self._helpers) < self.number:
+            line = f"{len(self._helpers)} of {self.number} helper processes run: {reason}"
+            self.number = len(self._helpers)
             self._say(RefusedPath("helpers", reason, line))
 
     def _start(self) -> None:
@@ -282,7 +282,7 @@ class HelperPool:
             if self._failed_starts >= _MAX_FAILED_STARTS:
                 self._retire(helper)
                 if self._helpers:
-                    self._work_with_fewer(len(self._helpers), f"one {reason} before it could work")
+                    self._work_with_fewer(f"one {reason} before it could work")
                 else:
                     self._fail(DeviceFailed("a helper process", RuntimeError(f"it {reason} before it could work")))
                 return []
@@ -308,7 +308,7 @@ class HelperPool:
                 self._start()
             except DeviceFailed as error:
                 if self._helpers:
-                    self._work_with_fewer(len(self._helpers), first_line(error.__cause__ or error))
+                    self._work_with_fewer(first_line(error.__cause__ or error))
                 else:
                     self._fail(error)
 
