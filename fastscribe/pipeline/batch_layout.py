@@ -182,7 +182,7 @@ def is_zero(samples: SampleArray) -> bool:
 
 
 def _num_samples(utterance: Utterance, sample_rate: int) -> int:
-    """Return the most samples that an utterance has at a rate. What a manifest promises at that rate is rounded down."""
+    """Return the most samples that an utterance has at a rate. A manifest's promise at that rate is rounded down."""
     length = output_length(utterance.num_samples, utterance.audio.sample_rate, sample_rate)
     return length if utterance.audio.unread is None else length + 1
 

@@ -106,7 +106,7 @@ class Run:
 
     def decoded(self) -> Iterator[Transcript | Failure]:
         """After the executor has failed: yield the results of what it has decoded, whose texts may still be in the making."""
-        self._recordings.flush()
+        self._recordings.texts.flush()
         while self._recordings.collect(wait=True):
             yield from self._take_finished()
 
@@ -206,9 +206,9 @@ class Run:
                         self._recordings.add(utterance, result)
                         if self._recordings.finished:
                             yield from self._take_finished()  # at once: many transcripts together would leave the CPU's cache
-                self._recordings.flush()
+                self._recordings.texts.flush()
                 yield from self._take_finished()
-        self._recordings.flush()  # those without sound have no batch
+        self._recordings.texts.flush()  # those without sound have no batch
         yield from self._take_finished()
         while self._recordings.collect(wait=True):
             yield from self._take_finished()
@@ -228,9 +228,10 @@ class Run:
 
     def _made(self, result: Transcript | Failure) -> Transcript | Failure:
         """Return a result with its text changed as the options ask, and rendered for the run's style if there is one."""
-        edits = None if self._recordings.texts.is_finished else self._rooms.edits
+        edits = self._rooms.edits
+        change = None if edits is None or self._recordings.texts.is_finished else edits.apply
         with self._progress.stopwatch.time("assemble"):
-            return edited(result, edits and edits.apply, self._executor.style)
+            return edited(result, change, self._executor.style)
 
     def _max_window_s(self) -> float:
         """Return the seconds of audio that fill a window."""

@@ -110,4 +110,4 @@ class MakeTextStage:
 
     def edited(self, result: Transcript | Failure) -> Transcript | Failure:
         """Return a result; a transcript's text is changed as the options ask, and rendered."""
-        return edited(result, self.edits and self.edits.apply, self.style)
+        return edited(result, None if self.edits is None else self.edits.apply, self.style)
