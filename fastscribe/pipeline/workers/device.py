@@ -118,7 +118,8 @@ def _serve(
 def _refused(error: Exception) -> messages.Refused:
     if isinstance(error, FastscribeError) and not isinstance(error, DeviceFailed):
         return messages.Refused(error)
-    return messages.Refused(RuntimeError(first_line(error.__cause__ or error)))
+    cause = error.__cause__ if isinstance(error, DeviceFailed) else None
+    return messages.Refused(RuntimeError(first_line(cause or error)))
 
 
 class _Inbox:
