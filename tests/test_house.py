@@ -40,6 +40,6 @@ def test_words_in_code_are_found_and_those_of_prose_are_not() -> None:
 
 
 def test_arguments_are_counted() -> None:
-    assert house.num_arguments("pipeline.sort_buffer", "SortBuffer") > 4
+    assert house.num_arguments("pipeline.workers.groups", "ReadBatch") > 4
     with pytest.raises(LookupError):
-        house.num_arguments("pipeline.sort_buffer", "NoSuchClass")
+        house.num_arguments("pipeline.workers.groups", "NoSuchClass")

@@ -25,7 +25,7 @@ import fastscribe
 from fastscribe import Aligner, Failure, Options, Transcriber, Transcript, UsageError
 from fastscribe.config import OutputStyle
 from fastscribe.errors import OptionError
-from fastscribe.pipeline import prefetch, sort_buffer, thread_pool
+from fastscribe.pipeline import prefetch, thread_pool, windows
 from fastscribe.pipeline.batching import Budget
 from fastscribe.results.formats.writers import rendered
 from fastscribe.types import AudioInfo, Batch, Phrase, RenderedTranscript, Source, Utterance
@@ -101,7 +101,7 @@ def test_transcripts_leave_before_the_last_input(transcriber: Transcriber) -> No
 
 def test_long_recordings_are_finished_in_turn(transcriber: Transcriber, monkeypatch) -> None:
     """Sixteen batches' worth of long recordings are sorted together; the next ones follow. Clips do not count."""
-    monkeypatch.setattr(sort_buffer, "_MAX_WAIT_S", 60.0)  # a busy machine is a slow source
+    monkeypatch.setattr(windows, "_MAX_WAIT_S", 60.0)  # a busy machine is a slow source
     clips, long = FILES[:6], AUDIO / "e10_concat_45s.flac"
     inputs = [*clips[:3], long, long, *clips[3:], long, long]
     transcriber = with_options(transcriber, batch_frames=60, max_utterance_s=5)
@@ -418,7 +418,7 @@ def test_a_row_that_cannot_be_written_costs_one_file(transcriber: Transcriber, m
     def poisoned(result: Transcript, style: OutputStyle) -> RenderedTranscript:
         return rendered(result if result.audio.path != str(FILES[2]) else None, style)
 
-    monkeypatch.setattr("fastscribe.pipeline.run.rendered", poisoned)
+    monkeypatch.setattr("fastscribe.pipeline.text_stage.rendered", poisoned)
     results = list(transcriber.results(FILES[:4], style=OutputStyle(("srt",))))
     assert texts(results).keys() == set(map(str, FILES[:4]))
     [failure] = [result for result in results if isinstance(result, Failure)]
@@ -434,7 +434,7 @@ def test_hung_files_do_not_delay_the_others(transcriber: Transcriber, monkeypatc
     monkeypatch.setattr(thread_pool, "STUCK_S", 0.1)
     monkeypatch.setattr(thread_pool, "_CHECK_INTERVAL_S", 0.02)
     monkeypatch.setattr(prefetch, "MAX_WAIT_S", 0.05)
-    monkeypatch.setattr(sort_buffer, "_MAX_WAIT_S", 0.1)
+    monkeypatch.setattr(windows, "_MAX_WAIT_S", 0.1)
     hung, released, expected = {str(path) for path in FILES[:3]}, threading.Event(), reference()
 
     def look(audio: Source | AudioInfo) -> None:

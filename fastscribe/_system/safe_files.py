@@ -252,11 +252,10 @@ class Barrier:
         Raises:
             OSError: With the name of the file that could not be written.
         """
-        has_failed = _syncfs() is None
-        for descriptor in list(self._descriptors.values()):  # another thread may add one
-            has_failed |= not _sync_filesystem(descriptor)
-        if not has_failed:
-            return
+        syncfs = _syncfs()
+        descriptors = list(self._descriptors.values())  # another thread may add one
+        if syncfs is not None and not any(map(syncfs, descriptors)):
+            return  # else fsync shows which file is at fault
         for file in files:
             with suppress(FileNotFoundError):  # somebody has moved it away
                 sync_path(file)
@@ -268,12 +267,6 @@ class Barrier:
         for descriptor in self._descriptors.values():
             os.close(descriptor)
         self._descriptors = {}
-
-
-def _sync_filesystem(descriptor: int) -> bool:
-    """False if syncfs is missing or has failed; fsync then shows which file is at fault."""
-    syncfs = _syncfs()
-    return syncfs is not None and syncfs(descriptor) == 0
 
 
 @cache

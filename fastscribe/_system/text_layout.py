@@ -151,7 +151,7 @@ def _is_wide(char: str) -> bool:
 # Syllables of scripts that write no spaces between words: Thai, Lao, New Tai Lue, Khmer and Burmese. Pure.
 #
 # Where a word ends needs a dictionary; where some syllables begin does not. Here are the places that are certain by the letters
-# alone, and what never stands apart. text_layout.py imports this module for a text that has such letters.
+# alone, and what never stands apart.
 
 
 # Vowels that are written before the consonant that they follow in speech: Unicode's Logical_Order_Exception.

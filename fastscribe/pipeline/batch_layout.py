@@ -84,7 +84,7 @@ class BatchLayout:
                 groups.setdefault((audio.sample_rate, audio.native_channels), []).append(row)
             else:
                 types.add(sample_type(audio, sample_rate))
-        longest = max(least, *(output_length(one.num_samples, one.audio.sample_rate, sample_rate) for one in plan))
+        longest = max(least, *(_num_samples(one, sample_rate) for one in plan))
         dtype = "float32" if np.dtype(np.float32) in types else "int16"
         laid_out = (_native(plan, rate, rows, channels, sample_rate) for (rate, channels), rows in groups.items())
         return cls(sample_rate, (len(plan), longest), dtype, tuple(laid_out), least)
@@ -179,6 +179,12 @@ def is_zero(samples: SampleArray) -> bool:
     """
     middle = len(samples) // 2
     return bool(mono_zeros(samples[middle : middle + _LOOK_SAMPLES]).all() and mono_zeros(samples).all())
+
+
+def _num_samples(utterance: Utterance, sample_rate: int) -> int:
+    """Return the most samples that an utterance has at a rate. A manifest's promise at that rate is rounded down."""
+    length = output_length(utterance.num_samples, utterance.audio.sample_rate, sample_rate)
+    return length if utterance.audio.unread is None else length + 1
 
 
 def _num_bytes(shape: tuple[int, ...], dtype: str) -> int:

@@ -296,8 +296,8 @@ class Engine:
             self.budget.shrink(len(batch.utterances), self.recognizer.num_frames(batch))
         if len(batch.utterances) > 1:
             middle = len(batch.utterances) // 2
-            for rows in (slice(None, middle), slice(middle, None)):
-                yield from self._run_isolated(slice_batch(batch, rows))
+            for rows in (range(middle), range(middle, len(batch.utterances))):
+                yield from self._run_isolated(select_rows(batch, rows))
         elif was_alone:
             yield batch, error
         else:
@@ -328,8 +328,8 @@ def _outcomes(batch: Batch, hypotheses: Sequence[Hypothesis]) -> Iterator[Outcom
         return
     for problem, run in groupby(range(len(hypotheses)), lambda row: problems.get(row, "")):
         numbers = list(run)
-        rows = slice(numbers[0], numbers[-1] + 1)
-        yield slice_batch(batch, rows), ModelOutputError(problem) if problem else hypotheses[rows]
+        found = ModelOutputError(problem) if problem else hypotheses[numbers[0] : numbers[-1] + 1]
+        yield select_rows(batch, numbers), found
 
 
 def fastest_shares(sizes_B: Int64Array, max_parts: int, num_threads: int) -> list[list[int]]:
@@ -361,11 +361,6 @@ def equal_shares(sizes_B: Int64Array, num_parts: int) -> list[list[int]]:
             part_B[row] = sums.argmin()
             sums[part_B[row]] += sizes_B[row]
     return [rows for rows in (np.flatnonzero(part_B == part).tolist() for part in range(num_parts)) if rows]
-
-
-def slice_batch(batch: Batch, rows: slice) -> Batch:
-    """Return neighbouring rows of a batch, padded to the longest of them."""
-    return select_rows(batch, range(*rows.indices(len(batch.utterances))))
 
 
 def select_rows(batch: Batch, rows: Sequence[int]) -> Batch:

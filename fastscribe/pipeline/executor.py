@@ -19,8 +19,8 @@ from fastscribe.types import Failure, Hypothesis, Source, Utterance
 if TYPE_CHECKING:
     from fastscribe.pipeline.interfaces import Additions, MakeTexts
     from fastscribe.pipeline.preparation import Preparation, PreparedInput
-    from fastscribe.pipeline.sort_buffer import PreparationGroup
     from fastscribe.pipeline.text_stage import TextStage
+    from fastscribe.pipeline.window_buffer import Preparers
 
 Plan: TypeAlias = Sequence[Utterance]
 # Utterances of one batch, or a part of them, with a result each: all are hypotheses, or all are failures.
@@ -32,14 +32,12 @@ class HostWork(NamedTuple):
 
     Attributes:
         make_texts: Returns what makes the texts.
-        group: Returns the group that prepares some inputs in other processes; None: threads of this process do.
-        chunk: Inputs of a group.
-        wake: Wakes the thread that drives the run, which waits for other processes.
+        helpers: Other processes that prepare inputs; None: threads of this process do.
+        wake: Wakes the thread that drives the run, which waits for other processes; None: the executor waits for plans alone.
     """
 
     make_texts: MakeTexts
-    group: Callable[[Sequence[Source | Failure]], PreparationGroup[Source | Failure, PreparedInput]] | None = None
-    chunk: int = 1
+    helpers: Preparers[Source | Failure, PreparedInput] | None = None
     wake: Callable[[], None] | None = None
 
 

@@ -12,9 +12,8 @@ Dimensions: B batch, S samples, C channels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from threading import TIMEOUT_MAX, Event
 
 import numpy as np
@@ -74,36 +73,20 @@ def load_batches(
         not be read with its Failure, and each one of digital silence with an empty Hypothesis.
     """
     assert ahead > 0
-    lay_out = partial(BatchLayout.of, sample_rate=sample_rate, native=native, least=least_samples)
-    loader = _Loader(lay_out, allocate, pool, ahead)
+    wakeup = Event()
+    reads = Prefetcher[_ReadGroup](pool, wakeup.set)
     try:
         for plan in plans:
             if plan is not IDLE:
-                loader.submit(plan)
-            while (plan is IDLE or loader.is_full) and (loaded := loader.pop()) is not None:
+                reads.submit(_ReadGroup(plan, BatchLayout.of(plan, sample_rate, native, least_samples), allocate))
+            while (plan is IDLE or len(reads) > ahead) and (loaded := _next(reads, wakeup)) is not None:
                 yield loaded
             if plan is IDLE:
                 yield IDLE
-        while (loaded := loader.pop(at_end=True)) is not None:
+        while (loaded := _next(reads, wakeup, at_end=True)) is not None:
             yield loaded
     finally:
-        loader.close()
-
-
-class _ProbeGroup(Group):
-    """A batch with unopened recordings: its files are probed before memory is allocated."""
-
-    def __init__(self, plan: Sequence[Utterance]) -> None:
-        super().__init__(len(plan))
-        self.utterances = list(plan)
-
-    def call(self, index: int) -> None:
-        unread = self.utterances[index].audio.unread
-        if unread is not None:
-            audio = probe(unread)
-            self.utterances[index] = replace(
-                self.utterances[index], audio=audio, start=0, num_samples=audio.num_samples
-            )
+        reads.close()
 
 
 class RowGroup(Group):
@@ -126,7 +109,8 @@ class RowGroup(Group):
 
     def failure(self, row: int) -> Failure:
         """Return the Failure of a row that could not be read."""
-        return to_failure(self.utterances[row].audio, "load", self.errors[row])
+        audio = self.utterances[row].audio
+        return to_failure(audio, "load" if audio.unread is None else "probe", self.errors[row])
 
     def lengths(self, rows: Sequence[int]) -> Int64Array:
         """Return the lengths [B] of some rows in samples at the model's rate."""
@@ -147,7 +131,12 @@ class _ReadGroup(RowGroup):
         self._arrays, self._allocate = layout.allocate(allocate), allocate
 
     def call(self, index: int) -> None:
-        self.keep(index, self._arrays.read(index, self.utterances[index]))
+        utterance = self.utterances[index]
+        if utterance.audio.unread is not None:
+            audio = probe(utterance.audio.unread)
+            utterance = replace(utterance, audio=audio, start=0, num_samples=audio.num_samples)
+            self.utterances[index] = utterance
+        self.keep(index, self._arrays.read(index, utterance))
 
     def batch(self, rows: Sequence[int]) -> Batch | None:
         """Return a batch of some popped rows that are to be decoded; None if there is none.
@@ -162,69 +151,14 @@ class _ReadGroup(RowGroup):
         return replace(batch, cuts=cuts) if any(cuts) else batch
 
 
-class _Loader:
-    """Batches in flight: those with unopened recordings are probed first. The caller's thread uses it."""
-
-    def __init__(
-        self,
-        lay_out: Callable[[Sequence[Utterance]], BatchLayout],
-        allocate: Allocate,
-        pool: ReplacingThreadPool,
-        ahead: int,
-    ) -> None:
-        self._lay_out, self._allocate, self._ahead = lay_out, allocate, ahead
-        self._wakeup = Event()
-        self._probes = Prefetcher[_ProbeGroup](pool, self._wakeup.set)
-        self._reads = Prefetcher[_ReadGroup](pool, self._wakeup.set)
-        self._unusable: list[Settled] = []  # probed files, not yet returned
-
-    @property
-    def is_full(self) -> bool:
-        return len(self._reads) > self._ahead or len(self._probes) + len(self._reads) > 2 * self._ahead
-
-    def submit(self, plan: Sequence[Utterance]) -> None:
-        if len(self._probes) or any(utterance.audio.unread is not None for utterance in plan):
-            self._probes.submit(_ProbeGroup(plan))
-        else:
-            self._read(plan)
-
-    def pop(self, at_end: bool = False) -> Loaded | None:
-        """Wait for the next batch and return it. None: only late ones are in flight; with `at_end`, none is."""
-        while True:
-            self._wakeup.clear()
-            self._read_probed()
-            if (part := self._reads.poll()) is not None:
-                return self._loaded(*part)
-            if self._unusable:
-                unusable, self._unusable = tuple(self._unusable), []
-                return None, unusable
-            stages = self._probes, self._reads
-            if not any(len(stage) or (at_end and stage.has_late) for stage in stages):
-                return None
-            polled = stages if len(self._reads) <= self._ahead else (self._reads,)  # as _read_probed() does
-            self._wakeup.wait(min(TIMEOUT_MAX, *(stage.remaining_s() for stage in polled)))
-
-    def close(self) -> None:
-        self._probes.close()
-        self._reads.close()
-
-    def _read_probed(self) -> None:
-        """Start to read the batches whose files are probed, if no more than `ahead` batches are being read."""
-        while len(self._reads) <= self._ahead and (part := self._probes.poll()) is not None:
+def _next(reads: Prefetcher[_ReadGroup], wakeup: Event, at_end: bool = False) -> Loaded | None:
+    """Wait for the next batch and return it. None: only late ones are in flight; with `at_end`, none is."""
+    while True:
+        wakeup.clear()
+        if (part := reads.poll()) is not None:
             group, done = part
-            plan = []
-            for index in done:
-                utterance, error = group.utterances[index], group.errors.get(index)
-                if error is None:
-                    plan.append(utterance)
-                else:
-                    self._unusable.append((utterance, to_failure(utterance.audio, "probe", error)))
-            if plan:
-                self._read(plan)
-
-    def _read(self, plan: Sequence[Utterance]) -> None:
-        self._reads.submit(_ReadGroup(plan, self._lay_out(plan), self._allocate))
-
-    def _loaded(self, group: _ReadGroup, done: Sequence[int]) -> Loaded:
-        rows, settled = group.sort_out(done)
-        return group.batch(rows), tuple((group.utterances[row], result) for row, result in settled)
+            rows, settled = group.sort_out(done)
+            return group.batch(rows), tuple((group.utterances[row], result) for row, result in settled)
+        if not len(reads) and not (at_end and reads.has_late):
+            return None
+        wakeup.wait(min(TIMEOUT_MAX, reads.remaining_s()))

@@ -37,10 +37,10 @@ class LocalExecutor(Engine):
     """See Executor. It is the engine itself, with threads that read its batches."""
 
     num_devices = 1
-    opens_files = True
 
     def __init__(self, recognizer: Recognizer, say: Callable[[str], None] = log_to_stderr) -> None:
         super().__init__(recognizer, say)
+        self.opens_files = self.device.type == "cpu"  # what a GPU resamples must be known before
         self.style: OutputStyle | None = None
         self._options = Options()
         self._readers: ReplacingThreadPool | None = None

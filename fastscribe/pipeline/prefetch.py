@@ -30,7 +30,7 @@ class Group:
         self.num_calls = num_calls
         self.errors: dict[int, BaseException] = {}  # what calls raised, by index
         self.all_started = num_calls == 0
-        self.may_be_slow = True  # False: no call hangs, whatever time the group takes
+        self.may_be_slow = True  # False: it comes out complete, whatever time it takes
         self.is_dropped = False  # no more calls are started
         self.done: list[int] = []  # in order of completion
         self.progress_at = 0.0  # when the last of them was done
@@ -97,11 +97,10 @@ class Prefetcher(Generic[G]):
     Args:
         pool: Runs the calls.
         wake: Called in any thread when poll() has something new.
-        in_order: True: wait for slow groups; every group comes out complete and in order.
     """
 
-    def __init__(self, pool: ReplacingThreadPool, wake: Callable[[], None], in_order: bool = False) -> None:
-        self._pool, self._wake, self._in_order = pool, wake, in_order
+    def __init__(self, pool: ReplacingThreadPool, wake: Callable[[], None]) -> None:
+        self._pool, self._wake = pool, wake
         self._groups: list[G] = []  # in order
         # Slow groups that later ones have passed. All their calls have started, so there are no more than threads.
         self._late: list[G] = []
@@ -162,8 +161,6 @@ class Prefetcher(Generic[G]):
 
     def _is_slow(self, oldest: G) -> bool:
         """Return True if the oldest group has made no progress for MAX_WAIT_S."""
-        if self._in_order:
-            return False
         now = monotonic()
         if self._oldest is not oldest:
             self._oldest, self._oldest_since = oldest, now

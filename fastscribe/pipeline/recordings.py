@@ -57,10 +57,6 @@ class RecordingsInFlight:
             self._progress.done_s -= (work_s(item) - undone_s) / num_channels(item)
         return items
 
-    def flush(self) -> None:
-        """Begin the texts of what a batch has completed."""
-        self.texts.flush()
-
     def collect(self, wait: bool = False) -> bool:
         """Take in the texts that are made; with `wait`, wait for one. Return False if there were none."""
         results = self.texts.collect(wait)

@@ -24,7 +24,6 @@ from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from fastscribe.audio.failures import to_failure
 from fastscribe.audio.media import forget_media
 from fastscribe.audio.sound import close_held
 from fastscribe.config import Options
@@ -36,11 +35,10 @@ from fastscribe.pipeline.loader import default_threads
 from fastscribe.pipeline.preparation import Preparation, PreparedInput
 from fastscribe.pipeline.recordings import RecordingsInFlight
 from fastscribe.pipeline.stats import Progress
-from fastscribe.pipeline.text_stage import TextStage, local_texts
+from fastscribe.pipeline.text_stage import TextStage, edited, local_texts
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.pipeline.windows import InputWindows, Window, long_s
-from fastscribe.results.formats.writers import rendered
-from fastscribe.types import WORDS, Failure, Hypothesis, RenderedTranscript, Transcript, Utterance
+from fastscribe.types import WORDS, Failure, Hypothesis, Transcript, Utterance
 
 if TYPE_CHECKING:
     from fastscribe.audio.given import Inputs
@@ -108,7 +106,7 @@ class Run:
 
     def decoded(self) -> Iterator[Transcript | Failure]:
         """After the executor has failed: yield the results of what it has decoded, whose texts may still be in the making."""
-        self._recordings.flush()
+        self._recordings.texts.flush()
         while self._recordings.collect(wait=True):
             yield from self._take_finished()
 
@@ -141,9 +139,11 @@ class Run:
     def windows(self, inputs: Inputs, ledger: Ledger | None, dry: bool = False) -> Generator[Window | Idle, None, None]:
         """Return the inputs, probed and split into utterances, in windows that are sorted together. Callable once.
 
-        `dry` is for an estimate. As InputWindows.read(), but the caller waits for each window.
+        Threads of this process prepare them, and the caller waits for each window. `dry` is for an estimate, as in
+        InputWindows.read().
         """
-        return self._inputs.read(inputs, ledger, self._max_window_s(), self._work._replace(wake=None), dry)
+        alone = HostWork(self._work.make_texts)
+        return self._inputs.read(inputs, ledger, self._max_window_s(), alone, dry)
 
     def plan(self, utterances: Iterable[Utterance]) -> Iterator[tuple[Utterance, ...]]:
         """Yield batches of the utterances, longest first, within the executor's budget; then those for the other models."""
@@ -206,9 +206,9 @@ class Run:
                         self._recordings.add(utterance, result)
                         if self._recordings.finished:
                             yield from self._take_finished()  # at once: many transcripts together would leave the CPU's cache
-                self._recordings.flush()
+                self._recordings.texts.flush()
                 yield from self._take_finished()
-        self._recordings.flush()  # those without sound have no batch
+        self._recordings.texts.flush()  # those without sound have no batch
         yield from self._take_finished()
         while self._recordings.collect(wait=True):
             yield from self._take_finished()
@@ -228,20 +228,10 @@ class Run:
 
     def _made(self, result: Transcript | Failure) -> Transcript | Failure:
         """Return a result with its text changed as the options ask, and rendered for the run's style if there is one."""
-        edits, style = self._rooms.edits, self._executor.style
-        if isinstance(result, (Failure, RenderedTranscript)):
-            return result
-        try:
-            with self._progress.stopwatch.time("assemble"):
-                if edits is not None and not self._recordings.texts.is_finished:
-                    result = edits.apply(result)
-                if style is None:
-                    return result
-                made = rendered(result, style)
-        except Exception as error:  # one bad file becomes a Failure and the run goes on
-            return to_failure(result.audio, "assemble", error)
-        made.set_audio(result.audio)
-        return made
+        edits = self._rooms.edits
+        change = None if edits is None or self._recordings.texts.is_finished else edits.apply
+        with self._progress.stopwatch.time("assemble"):
+            return edited(result, change, self._executor.style)
 
     def _max_window_s(self) -> float:
         """Return the seconds of audio that fill a window."""

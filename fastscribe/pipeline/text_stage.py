@@ -7,7 +7,7 @@ and its steps can be pickled, so any process can make them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from fastscribe.audio.failures import to_failure
-from fastscribe.config import Options
+from fastscribe.config import Options, OutputStyle
 from fastscribe.errors import AudioError
 from fastscribe.pipeline.interfaces import (
     PLAIN_TRANSCRIPTS,
@@ -28,11 +28,12 @@ from fastscribe.pipeline.interfaces import (
 )
 from fastscribe.pipeline.stats import Stopwatch
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
+from fastscribe.results.formats.writers import rendered
 from fastscribe.segmentation.spans import Span, find_doubtful_spans, find_sparse_spans, find_untranscribed_spans
 from fastscribe.text import transcript
 from fastscribe.text.tokenizer import Tokenizer
 from fastscribe.text.transcript import DecodedUtterance
-from fastscribe.types import WORDS, AudioInfo, Failure, Transcript
+from fastscribe.types import WORDS, AudioInfo, Failure, RenderedTranscript, Transcript
 
 
 def finished(step: Step) -> Transcript | Failure:
@@ -40,6 +41,23 @@ def finished(step: Step) -> Transcript | Failure:
     while not isinstance(step, Transcript | Failure):
         step = step()
     return step
+
+
+def edited(
+    result: Transcript | Failure, change: Callable[[Transcript], Transcript] | None, style: OutputStyle | None
+) -> Transcript | Failure:
+    """Return a result with its text changed, if a run does that, and rendered, if there is a style."""
+    if isinstance(result, (Failure, RenderedTranscript)):
+        return result
+    try:
+        changed = result if change is None else change(result)
+        if style is None:
+            return changed
+        made = rendered(changed, style)
+    except Exception as error:  # one bad file becomes a Failure and the run goes on
+        return to_failure(result.audio, "assemble", error)
+    made.set_audio(result.audio)
+    return made
 
 
 @dataclass(frozen=True)

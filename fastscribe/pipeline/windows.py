@@ -17,9 +17,9 @@ from fastscribe.config import Options
 from fastscribe.pipeline.interfaces import IDLE, Additions, Idle
 from fastscribe.pipeline.loader import REMOTE_THREADS
 from fastscribe.pipeline.preparation import Preparation, PreparedInput, release
-from fastscribe.pipeline.sort_buffer import SortBuffer
 from fastscribe.pipeline.stats import Progress
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
+from fastscribe.pipeline.window_buffer import Preparers, WindowBuffer, WindowSize
 from fastscribe.types import Failure, RenderedTranscript, Source, Transcript
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 Window = list[PreparedInput]
 
 MAX_WINDOW_BYTES = 512 << 20  # the caller's data in a window, while the model works on another
+_MAX_WAIT_S = 1.0  # a window with recordings waits this long for a slow source
 _EXPECTED_S = 3600.0  # length of a recording that is held as a whole, while that of none is known
 
 
@@ -56,7 +57,7 @@ class InputWindows:
         self.error: Exception | None = None
         self._preparation, self._options, self._rooms = preparation, preparation.options, rooms
         self._preparers, self._progress = preparers, progress
-        self._buffer: SortBuffer[Source | Failure, PreparedInput] | None = None
+        self._buffer: WindowBuffer[Source | Failure, PreparedInput] | None = None
         # By position, of inputs without a result: the caller's keys, which need not be such as travel between processes.
         self._keys: dict[int, Any] = {}
         self._last_data = 0  # id of the memory that the last source holds
@@ -77,8 +78,8 @@ class InputWindows:
             inputs: As Transcriber.transcribe().
             ledger: Decides which inputs belong to the run.
             max_window_s: Seconds of audio that fill a window.
-            work: Says whether other processes prepare inputs instead of the threads. If it wakes the caller, who waits for
-                that, IDLE comes at once while no window is ready.
+            work: Says whether other processes prepare inputs instead of the threads. If the caller is woken, IDLE comes at once
+                while no window is ready.
             dry: Estimate only: hold no recording, and believe every duration that a manifest states. Otherwise each
                 recording is read as a whole if several models see it.
         """
@@ -87,23 +88,24 @@ class InputWindows:
         found = self._with_threads(sources(self._until_error(inputs), progress.left_out, repeats))
         expected = expected_sources(found, ledger, self._options, self._rooms.attach)
         self._preparation = replace(self._preparation, dry=dry)
-        self._buffer = SortBuffer(
-            expected if work.group is None else self._undone(expected, ledger),
-            partial(self._prepare, ledger),
-            duration_s,
-            self._preparers,
+        size = WindowSize(
             self._options.window,
             max_window_s,
-            self._added_bytes,
-            MAX_WINDOW_BYTES,
+            _MAX_WAIT_S,
+            num_bytes=MAX_WINDOW_BYTES,
             expected_s=_EXPECTED_S if self._preparation.holds else 0.0,
-            group=work.group,
-            chunk=work.chunk,
-            wake=work.wake,
+        )
+        self._buffer = WindowBuffer(
+            expected if work.helpers is None else self._undone(expected, ledger),
+            work.helpers or Preparers.threads(partial(self._prepare, ledger), work.wake),
+            duration_s,
+            self._preparers,
+            size,
+            self._added_bytes,
         )
         return self._windows(self._buffer)
 
-    def _windows(self, buffer: SortBuffer[Source | Failure, PreparedInput]) -> Generator[Window | Idle, None, None]:
+    def _windows(self, buffer: WindowBuffer[Source | Failure, PreparedInput]) -> Generator[Window | Idle, None, None]:
         progress = self._progress
         with closing(buffer):
             for window in buffer:

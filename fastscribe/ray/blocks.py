@@ -17,9 +17,9 @@ from fastscribe.audio.given import all_of, sources
 from fastscribe.audio.media import is_held, medium_of
 from fastscribe.audio.remote_file import RemoteFile
 from fastscribe.config import Options
-from fastscribe.pipeline.sort_buffer import SortBuffer
 from fastscribe.pipeline.stats import Progress
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
+from fastscribe.pipeline.window_buffer import Preparers, WindowBuffer, WindowSize
 from fastscribe.pipeline.windows import expected_sources
 from fastscribe.results.interfaces import Ledger
 from fastscribe.types import Failure, File, Source
@@ -54,7 +54,7 @@ def list_inputs(
     progress: Progress,
     pool: ReplacingThreadPool,
     num_workers: int,
-) -> SortBuffer[Source | Failure, Recording | Failure]:
+) -> WindowBuffer[Source | Failure, Recording | Failure]:
     """Return windows of the inputs that this run must transcribe. The next one is listed while workers have the last one.
 
     A window has recordings for workers, and failures of inputs that cannot be listed or given to a worker.
@@ -76,7 +76,8 @@ def list_inputs(
 
     size = min(WINDOW * num_workers, MAX_WINDOW)
     expected = expected_sources(found, ledger, options)
-    return SortBuffer(expected, look, seconds_of, pool, size, math.inf, first_items=size, max_wait_s=MAX_WAIT_S)
+    whole = WindowSize(size, math.inf, MAX_WAIT_S, first_items=size)
+    return WindowBuffer(expected, Preparers.threads(look), seconds_of, pool, whole)
 
 
 def seconds_of(item: Recording | Failure) -> float:

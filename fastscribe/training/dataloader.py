@@ -92,7 +92,7 @@ class AudioDataLoader:
             return _Row(samples_S, backgrounds.noise(position, len(samples_S)), backgrounds.room(position))
 
         wakeup, pool = Event(), ReplacingThreadPool(self._threads, "decode")
-        prefetcher = Prefetcher[_BatchGroup](pool, wakeup.set, in_order=True)
+        prefetcher = Prefetcher[_BatchGroup](pool, wakeup.set)
         try:
             for indices in plan:
                 prefetcher.submit(_BatchGroup(indices, row, self._device))
@@ -161,6 +161,7 @@ class _BatchGroup(Group):
 
     def __init__(self, indices: Indices, row: Callable[[int], _Row | None], device: torch.device) -> None:
         super().__init__(len(indices))
+        self.may_be_slow = False  # batches come in order
         self.batch = None if len(indices) else _assemble(indices, [], device)
         self._indices, self._row, self._device = indices, row, device
         self._decoded: list[_Row | None] = [None] * len(indices)

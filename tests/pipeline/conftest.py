@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastscribe.pipeline import prefetch, sort_buffer, thread_pool
+from fastscribe.pipeline import prefetch, thread_pool, windows
 
 
 @pytest.fixture
@@ -13,4 +13,4 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefetch, "MAX_WAIT_S", 0.05)
     monkeypatch.setattr(thread_pool, "STUCK_S", 0.1)
     monkeypatch.setattr(thread_pool, "_CHECK_INTERVAL_S", 0.02)
-    monkeypatch.setattr(sort_buffer, "_MAX_WAIT_S", 0.05)
+    monkeypatch.setattr(windows, "_MAX_WAIT_S", 0.05)

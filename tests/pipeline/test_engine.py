@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fastscribe.audio.failures import defect
 from fastscribe.errors import DeviceFailed, ModelOutputError, UsageError
 from fastscribe.pipeline.batching import Budget
-from fastscribe.pipeline.engine import Engine, _attempt, slice_batch
+from fastscribe.pipeline.engine import Engine, _attempt, select_rows
 from fastscribe.results.formats.writers import to_object
 from fastscribe.text.hypothesis_columns import HypothesisColumns
 from fastscribe.types import Batch, Features, Frames, Hypothesis
@@ -196,8 +196,8 @@ def test_drop_forgets_batches_in_flight() -> None:
 
 def test_slices_are_padded_to_their_longest_row() -> None:
     whole = batch([3, 4, 5, 6])
-    assert slice_batch(whole, slice(0, 1)).samples_BS.tolist() == [[3] * 5]
-    assert slice_batch(whole, slice(2, 4)).samples_BS.tolist() == [[5] * 7, [6] * 5 + [0] * 2]
+    assert select_rows(whole, [0]).samples_BS.tolist() == [[3] * 5]
+    assert select_rows(whole, [2, 3]).samples_BS.tolist() == [[5] * 7, [6] * 5 + [0] * 2]
 
 
 def test_a_defect_keeps_its_place_without_its_frames() -> None:

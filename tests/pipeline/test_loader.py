@@ -362,24 +362,35 @@ def unread(audio: AudioInfo, offset_s: float | None, duration_s: float) -> Utter
     return Utterance(found, 0, found.num_samples)
 
 
-@pytest.mark.parametrize("native", [False, True])
-def test_unopened_files(recordings, native):
+def test_unopened_files(recordings):
     """Results equal those of opened files; a duration that is too long is cut at the end. Channels and rates may differ."""
     cuts = [(None, 0.5), (0.25, 0.5), (0.5, 30.0), (None, 1.0)]
     plan = [unread(audio, *cuts[which % 4]) for which, audio in enumerate(recordings)]
     audios = [probe(item.audio.unread) for item in plan]
     known = [Utterance(audio, 0, audio.num_samples) for audio in audios]
     assert any(audio.channels > 1 for audio in audios) and len({audio.sample_rate for audio in audios}) > 2
-    batch, failures = load_batch(plan, native=native, allocate=dirty_memory)
-    expected, _ = load_batch(known, native=native, allocate=dirty_memory)
+    batch, failures = load_batch(plan, allocate=dirty_memory)
+    expected, _ = load_batch(known, allocate=dirty_memory)
     assert failures == () and batch.utterances == tuple(known)
     assert all(item.audio.unread is None for item in batch.utterances)
     np.testing.assert_array_equal(batch.samples_BS, expected.samples_BS)
     np.testing.assert_array_equal(batch.lengths_B, expected.lengths_B)
-    assert len(batch.native) == len(expected.native)
-    for ours, theirs in zip(batch.native, expected.native, strict=True):
-        assert (ours.rate, ours.rows, ours.begin) == (theirs.rate, theirs.rows, theirs.begin)
-        np.testing.assert_array_equal(ours.samples_BSC, theirs.samples_BSC)
+
+
+@pytest.mark.parametrize("rate", [8000, 16_000, 44_100, 48_000])
+def test_what_a_manifest_promises_has_room_for_what_the_file_has(tmp_path, rate: int) -> None:
+    """The promise is rounded down, and what comes out of resampling up. 16-bit samples are those of an opened file."""
+    samples = np.random.default_rng(0).normal(0, 0.1, rate)
+    soundfile.write(tmp_path / "a.wav", samples, rate)
+    audio = probe(Source(str(tmp_path / "a.wav"), str(tmp_path / "a.wav"), "a"))
+    for duration_s in (0.1, 0.12345, 1 / 3, 0.99999, 1.0):
+        batch, _ = load_batch([unread(audio, None, duration_s)])
+        [opened] = batch.utterances
+        whole, _ = load_batch([opened])
+        scale = np.float32(1 / 32768) if whole.samples_BS.dtype == np.int16 else np.float32(1)
+        [length] = whole.lengths_B
+        assert batch.lengths_B == [length] and batch.samples_BS.dtype == np.float32
+        np.testing.assert_array_equal(batch.samples_BS[0, :length], whole.samples_BS[0] * scale)
 
 
 def test_unopened_file_that_cannot_be_opened(recordings):
@@ -408,30 +419,6 @@ def test_unopened_file_that_hangs(monkeypatch, impatient, recordings):
     assert sum(len(next(stream)[0].utterances) for _ in range(30)) == 30
     released.set()
     assert [item.audio.id for batch, _ in stream for item in batch.utterances] == ["hangs"] * 6
-
-
-def test_caller_waits_only_for_stages_that_it_polls():
-    """While enough batches are read, the probed ones are not polled, so their deadline must not keep the caller awake."""
-
-    class Stage(list):
-        def __init__(self, groups: int, remaining_s: float) -> None:
-            super().__init__([None] * groups)
-            self.has_late, self.remaining_s = False, lambda: remaining_s
-
-        def poll(self):
-            return None
-
-    class Wakeup(threading.Event):
-        def wait(self, timeout=None):
-            raise TimeoutError(timeout)
-
-    one = loader._Loader(None, np.empty, None, ahead=1)
-    one._wakeup, one._probes, one._reads = Wakeup(), Stage(1, 0.0), Stage(2, 5.0)
-    with pytest.raises(TimeoutError, match=r"5\.0"):
-        one.pop()
-    one._reads = Stage(1, 5.0)
-    with pytest.raises(TimeoutError, match=r"0\.0"):
-        one.pop()
 
 
 def test_a_file_that_is_no_longer_16_bit(tmp_path):

@@ -31,13 +31,15 @@ class Stream:
     """A prefetcher of groups of the given sizes, numbered in sequence."""
 
     def __init__(
-        self, sizes: list[int], function: Callable[[int], object], threads: int, in_order: bool = False
+        self, sizes: list[int], function: Callable[[int], object], threads: int, may_be_slow: bool = True
     ) -> None:
         self.wakeup, self.pool = threading.Event(), ReplacingThreadPool(threads, "ahead")
-        self.prefetcher = Prefetcher[Numbers](self.pool, self.wakeup.set, in_order)
+        self.prefetcher = Prefetcher[Numbers](self.pool, self.wakeup.set)
         first = 0
         for size in sizes:
-            self.prefetcher.submit(Numbers(range(first, first + size), function))
+            group = Numbers(range(first, first + size), function)
+            group.may_be_slow = may_be_slow
+            self.prefetcher.submit(group)
             first += size
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -64,15 +66,15 @@ def groups_of(sizes: list[int]) -> list[list[int]]:
     sizes=st.lists(st.integers(0, 5), max_size=12),
     delays_ms=st.lists(st.integers(0, 3), min_size=1, max_size=9),
     threads=st.integers(1, 5),
-    in_order=st.booleans(),
+    may_be_slow=st.booleans(),
 )
-def test_groups_come_in_order(sizes: list[int], delays_ms: list[int], threads: int, in_order: bool) -> None:
+def test_groups_come_in_order(sizes: list[int], delays_ms: list[int], threads: int, may_be_slow: bool) -> None:
     def function(number: int) -> None:
         time.sleep(delays_ms[number % len(delays_ms)] / 1000)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prefetch, "MAX_WAIT_S", 20)
-        with closing(Stream(sizes, function, threads, in_order)) as stream:
+        with closing(Stream(sizes, function, threads, may_be_slow)) as stream:
             assert list(stream) == groups_of(sizes)
 
 
@@ -103,8 +105,8 @@ def test_slow_group_does_not_block_others(impatient) -> None:
         assert list(found) == [[1]]
 
 
-def test_ordered_prefetch_waits_for_slow_group(impatient) -> None:
-    with closing(Stream([2, 2, 2], lambda number: time.sleep(0.3 * (number == 1)), 2, in_order=True)) as stream:
+def test_a_group_that_may_not_be_slow_is_waited_for(impatient) -> None:
+    with closing(Stream([2, 2, 2], lambda number: time.sleep(0.3 * (number == 1)), 2, may_be_slow=False)) as stream:
         assert list(stream) == [[0, 1], [2, 3], [4, 5]]
 
 

@@ -13,7 +13,7 @@ from fastscribe.audio import resample
 from fastscribe.audio.probe import probe
 from fastscribe.config import Options
 from fastscribe.pipeline import prefetch
-from fastscribe.pipeline.engine import slice_batch
+from fastscribe.pipeline.engine import select_rows
 from fastscribe.segmentation.silence import find_zeros
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Batch, Failure, Purpose, Source, Utterance
@@ -73,7 +73,7 @@ def test_loader_cuts_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert np.abs(samples_BS[0, : batch.lengths_B[0]] - kept / 32768).max() < 1e-6
         assert batch.lengths_B[0] == len(kept) and batch.samples_BS.shape[1] < len(whole)
         found[native] = samples_BS[2]
-        assert slice_batch(batch, slice(1, 3)).cuts == batch.cuts[1:3]
+        assert select_rows(batch, [1, 2]).cuts == batch.cuts[1:3]
     assert np.abs(found[False] - found[True]).max() < 2e-3  # two resamplers
     batch, _ = loaded(paths[:1], False, "turns")
     assert batch is not None and batch.cuts == () and batch.lengths_B[0] == len(whole)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -81,16 +82,13 @@ class ObjectStore:
                         last = meta["path"]
                         yield RemoteObject(f"{self._root}/{last}", meta["size"], _version(meta))
                 return
-            except Exception as error:
+            except RemoteError:
                 # A continuation token that expired while the run worked on a page: go on behind the last key.
                 if last == start:
-                    raise self._translated(error) from error
+                    raise
 
     def stat(self, url: str) -> RemoteObject:
-        try:
-            meta = self._ask(lambda: obstore.head(self._store, self._key(url)))
-        except Exception as error:
-            raise self._translated(error) from error
+        meta = self._ask(lambda: obstore.head(self._store, self._key(url)))
         return RemoteObject(url, meta["size"], _version(meta))
 
     def read(self, url: str, start: int = 0, num_bytes: int | None = None) -> Content:
@@ -101,22 +99,19 @@ class ObjectStore:
             options["range"] = {"offset": start}
         try:
             return self._ask(lambda: self._get(url, options))
-        except Exception as error:
-            if "status code: 416" in str(error):  # the range begins at the end or behind it, as in an empty object
-                found = self.stat(url)
-                return Content(b"", found.size, found.version)
-            raise self._translated(error) from error
+        except RemoteError as error:
+            if "status code: 416" not in str(error.__cause__):
+                raise
+            found = self.stat(url)  # the range begins at the end or behind it, as in an empty object
+            return Content(b"", found.size, found.version)
 
     def _get(self, url: str, options: Any) -> Content:
         result = obstore.get(self._store, self._key(url), options=options)
         return Content(bytes(result.bytes()), result.meta["size"], _version(result.meta))
 
     def write(self, url: str, data: bytes, if_version: str | None = None) -> str:
-        try:
-            mode = self._mode(url, if_version)
-            result = self._ask(lambda: obstore.put(self._store, self._key(url), data, mode=mode))
-        except Exception as error:
-            raise self._translated(error) from error
+        mode = self._mode(url, if_version)
+        result = self._ask(lambda: obstore.put(self._store, self._key(url), data, mode=mode))
         return _plain(result["e_tag"] or result["version"] or "")
 
     def _mode(self, url: str, if_version: str | None) -> Any:
@@ -131,21 +126,17 @@ class ObjectStore:
         return {"e_tag": meta["e_tag"], "version": meta["version"]}
 
     def upload(self, url: str, path: Path) -> None:
-        try:
-            self._ask(lambda: obstore.put(self._store, self._key(url), path))
-        except Exception as error:
-            raise self._translated(error) from error
+        self._ask(lambda: obstore.put(self._store, self._key(url), path))
 
     def delete(self, url: str) -> None:
-        try:
+        with suppress(FileNotFoundError):
             self._ask(lambda: obstore.delete(self._store, self._key(url)))
-        except FileNotFoundError:
-            pass
-        except Exception as error:
-            raise self._translated(error) from error
 
     def _ask(self, call: Callable[[], Result]) -> Result:
-        """Call obstore. Before the first request, check that the store can be reached: obstore would retry for a minute."""
+        """Call obstore. Raises RemoteError.
+
+        Before the first request, check that the store can be reached: obstore would retry for a minute.
+        """
 
         def ask() -> Result:
             if not self._was_reached and self._endpoint:
@@ -153,15 +144,18 @@ class ObjectStore:
                 self._was_reached = True
             return call()
 
-        return interruptible(ask)
+        try:
+            return interruptible(ask)
+        except RemoteError:
+            raise
+        except Exception as error:
+            raise self._translated(error) from error
 
     def _key(self, url: str) -> str:
         return url[len(self._root) :].lstrip("/")
 
     def _translated(self, error: Exception) -> RemoteError:
         """Say in one line what obstore's error means. Its own text holds the request and pages of debugging."""
-        if isinstance(error, RemoteError):
-            return error
         text = str(error)
         status = (_STATUS.search(text) or [None, ""])[1] or ""
         code = f" ({found[1]})" if (found := _CODE.search(text)) else ""

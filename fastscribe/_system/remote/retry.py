@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from threading import Thread, current_thread, main_thread
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -63,21 +63,10 @@ def check_reachable(endpoint: str) -> None:
 def _connect(host: str, port: int, timeout_s: float) -> None:
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        _connect_to_any([address[:2] for *_, address in addresses], timeout_s)
+        socket.create_connection((host, port), timeout_s / len(addresses)).close()  # they share the time
     except OSError as error:
         problem = f"{host}:{port} cannot be reached ({first_line(error)})"
         raise RemoteUnavailable(f"{problem}; check the network, the endpoint and the bucket's name") from error
-
-
-def _connect_to_any(addresses: Sequence[tuple[Any, ...]], timeout_s: float) -> None:
-    """Connect to the first address that answers; they share the time."""
-    for left, address in zip(reversed(range(len(addresses))), addresses, strict=True):
-        try:
-            socket.create_connection(address, timeout_s / len(addresses)).close()
-            return
-        except OSError:
-            if left == 0:
-                raise
 
 
 def interruptible(call: Callable[[], Result]) -> Result:

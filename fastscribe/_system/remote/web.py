@@ -7,7 +7,7 @@ import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
+from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -57,14 +57,10 @@ class WebStore:
     def read(self, url: str, start: int = 0, num_bytes: int | None = None) -> Content:
         return retry(lambda: self._read(url, start, num_bytes), lambda: self._was_reached)
 
-    def write(self, url: str, data: bytes, if_version: str | None = None) -> str:
+    def _take_nothing(self, *_: object) -> Any:
         raise RemoteError("a web server takes no results; write to a folder, s3://, gs:// or az://")
 
-    def upload(self, url: str, path: Path) -> None:
-        raise RemoteError("a web server takes no results; write to a folder, s3://, gs:// or az://")
-
-    def delete(self, url: str) -> None:
-        raise RemoteError("a web server takes no results; write to a folder, s3://, gs:// or az://")
+    write = upload = delete = _take_nothing
 
     def _read(self, url: str, start: int, num_bytes: int | None) -> Content:
         deadline = time.monotonic() + _REQUEST_S

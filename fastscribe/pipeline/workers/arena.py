@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import mmap
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from threading import Thread
 from typing import NamedTuple
 
@@ -115,7 +113,7 @@ class Arena(SharedMemory):
         part_bytes: Size of a part that fits into every segment, and of the first segment; None: there is one segment.
 
     Raises:
-        OSError: The system gives no such memory, or no folder has room for the first segment.
+        OSError: The system gives no such memory, or the folder of temporary files has no room for the first segment.
 
     Attributes:
         part_bytes: As above.
@@ -207,7 +205,7 @@ class Arena(SharedMemory):
             except OSError as error:  # a container's filter of system calls
                 self.refusal = error
         self._is_file = True
-        descriptor, path = _temporary_file(self.num_bytes)
+        descriptor, path = tempfile.mkstemp(prefix="fastscribe-")
         if os.name == "nt":  # Windows deletes no open file
             return descriptor, path
         os.unlink(path)
@@ -226,23 +224,6 @@ def _segments(first_bytes: int, end: int) -> list[tuple[int, int]]:
         found.append((begin, min(begin + size, end)))
         begin = size = found[-1][1]
     return found
-
-
-def _temporary_file(num_bytes: int) -> tuple[int, str]:
-    """Return a new file and its path: in memory, or in the temporary folder if that has room for more of it."""
-
-    def room(folder: str) -> int:
-        try:
-            return min(num_bytes, shutil.disk_usage(folder).free)
-        except OSError:
-            return 0
-
-    folders = ["/dev/shm", tempfile.gettempdir()]
-    *others, last = sorted(folders, key=room, reverse=True)
-    for folder in others:
-        with suppress(OSError):  # it is not there, or may not be written to
-            return tempfile.mkstemp(prefix="fastscribe-", dir=folder)
-    return tempfile.mkstemp(prefix="fastscribe-", dir=last)
 
 
 def _aligned(num_bytes: int, align_bytes: int = _ALIGN_BYTES) -> int:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastscribe._system.process_settings import limit_openmp_spin, quick_start
 from fastscribe.audio.failures import to_failure
-from fastscribe.errors import DeviceFailed, DeviceUnusable, FastscribeError, UsageError, first_line
+from fastscribe.errors import DeviceFailed, FastscribeError, UsageError, first_line
 from fastscribe.pipeline.stats import Stopwatch
 from fastscribe.pipeline.workers import messages
 from fastscribe.pipeline.workers.arena import SharedMemory
@@ -97,7 +97,7 @@ def _serve(
             )
         )
     except Exception as error:  # whatever a device or a checkpoint raises
-        channel.send(messages.Refused(type(error).__name__, _one_line(error)))
+        channel.send(_refused(error))
         return
     try:
         while True:
@@ -108,19 +108,18 @@ def _serve(
                 finally:
                     engine.drop()
     except (UsageError, DeviceFailed) as error:  # the coordinator ends the run, or hands the work to other processes
-        channel.send(messages.Refused(type(error).__name__, _one_line(error)))
+        channel.send(_refused(error))
     except Exception as error:  # a mistake of ours
         traceback.print_exc()
         with suppress(OSError):
-            channel.send(messages.Refused(type(error).__name__, _one_line(error)))
+            channel.send(_refused(error))
 
 
-def _one_line(error: BaseException) -> str:
-    if isinstance(error, DeviceFailed) and error.__cause__ is not None:
-        return first_line(error.__cause__)
-    if isinstance(error, DeviceUnusable):
-        return error.problem  # the coordinator knows which option named the device
-    return " ".join(str(error).split()) if isinstance(error, FastscribeError) else first_line(error)
+def _refused(error: Exception) -> messages.Refused:
+    if isinstance(error, FastscribeError) and not isinstance(error, DeviceFailed):
+        return messages.Refused(error)
+    cause = error.__cause__ if isinstance(error, DeviceFailed) else None
+    return messages.Refused(RuntimeError(first_line(cause or error)))
 
 
 class _Inbox:
@@ -128,7 +127,6 @@ class _Inbox:
 
     def __init__(self, channel: messages.Channel) -> None:
         self._messages: SimpleQueue[Any] = SimpleQueue()
-        self._cancelled: set[tuple[int, int]] = set()  # batches and rows
         self._ended_run = -1
         listen(channel, self._receive)
 
@@ -142,19 +140,9 @@ class _Inbox:
     def has_ended(self, run: int) -> bool:
         return run <= self._ended_run
 
-    def is_cancelled(self, work: messages.Work) -> bool:
-        return not self._cancelled.isdisjoint((work.batch, row) for row in work.rows)
-
     def _receive(self, message: Any) -> None:
-        if isinstance(message, messages.Cancel):
-            self._cancelled.update((message.batch, row) for row in message.rows)
-            return
-        if isinstance(message, messages.Work):
-            # They may have been cancelled too late, and come again.
-            self._cancelled.difference_update((message.batch, row) for row in message.rows)
-        elif isinstance(message, messages.End):
+        if isinstance(message, messages.End):
             self._ended_run = message.run
-            self._cancelled.clear()
         self._messages.put(message)
 
 
@@ -191,8 +179,7 @@ class _Run:
         if message is None:
             self._send(self._engine.advance())
             return
-        is_wanted = isinstance(message, messages.Work) and message.run == self._run
-        if is_wanted and not self._inbox.is_cancelled(message):
+        if isinstance(message, messages.Work) and message.run == self._run:
             self._num_pushed += len(message.rows)
             self._send(self._engine.push(self._batch(message)))
 

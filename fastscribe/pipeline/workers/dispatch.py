@@ -1,12 +1,10 @@
 """Which device gets which batch, and what becomes of the batches of a dead one. Pure: no processes, no clock.
 
-A batch goes to the worker, a device's process, with the least to do, by encoder frames. When no batches are left, a worker with
-nothing to do takes the last batch of the one with the most, so that all end at about the same time.
+A batch goes to the worker, a device's process, with the least to do, by encoder frames.
 
 Any of the batches that a dead worker had may have killed it. Each of them is retried whole, while its worker has nothing else;
 a batch that kills a worker so is retried by row. A row that was alone, and was among a dead worker's before, is given up. So a
-poisoned row costs three workers, and its neighbours nothing. A worker may still decode a batch that was taken from it, if it
-hears of that too late; then its death proves nothing against the others that it has.
+poisoned row costs three workers, and its neighbours nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +41,6 @@ class Task:
 class _Worker:
     max_in_flight: int
     tasks: list[Task] = field(default_factory=list)
-    taken: list[BatchRow] = field(default_factory=list)  # that another worker got instead
 
     @property
     def frames(self) -> int:
@@ -61,7 +58,6 @@ class Dispatch:
         self._workers: dict[int, _Worker] = {}
         self._tasks: dict[int, list[Task]] = {}  # by batch
         self._suspects: deque[Task] = deque()  # to be retried alone
-        self._given_up: set[BatchRow] = set()
 
     @property
     def is_busy(self) -> bool:
@@ -75,10 +71,6 @@ class Dispatch:
     def has_room(self) -> bool:
         """Return True if a worker can take a new batch."""
         return self._least_busy() is not None
-
-    def has_idle(self) -> bool:
-        """Return True if a worker has nothing to do."""
-        return any(not one.tasks for one in self._workers.values())
 
     def is_working(self, worker: int) -> bool:
         return worker in self._workers and bool(self._workers[worker].tasks)
@@ -107,31 +99,13 @@ class Dispatch:
         self._put(task, worker)
         return task
 
-    def steal(self) -> tuple[int, Task] | None:
-        """Give the last batch of the busiest worker to one with nothing to do. Return the robbed worker and the batch."""
-        idle = next((number for number, one in self._workers.items() if not one.tasks), None)
-        busiest = max(self._workers, key=lambda number: self._workers[number].frames, default=None)
-        if idle is None or busiest is None or self._suspects:
-            return None
-        robbed = self._workers[busiest]
-        if len(robbed.tasks) < 2:
-            return None
-        task = robbed.tasks.pop()
-        robbed.taken += ((task.number, row) for row in task.left)
-        self._put(task, idle)
-        return busiest, task
-
-    def finish(self, batch: int, rows: Iterable[int]) -> list[int]:
-        """Note that rows of a batch have results. Return those that had none before, in order."""
-        new: list[int] = []
-        given = set(rows)
-        for task in list(self._tasks.get(batch, ())):
-            found = task.left & given
-            new += found
-            task.left -= found
-            if not task.left:
-                self._remove(task)
-        return sorted(new)
+    def finish(self, batch: int, rows: Iterable[int]) -> None:
+        """Note that rows of a batch have results."""
+        for task in list(self._tasks[batch]):
+            task.left.difference_update(rows)
+            if not task.left:  # forget it
+                (self._suspects if task.worker < 0 else self._workers[task.worker].tasks).remove(task)
+                self._drop(task)
 
     def remove_worker(self, worker: int) -> tuple[int, list[BatchRow]]:
         """Take over the batches of a worker that has died.
@@ -144,7 +118,7 @@ class Dispatch:
         for task in dead.tasks:
             task.deaths, task.worker = task.deaths + 1, -1
         given_up: list[BatchRow] = []
-        if len(dead.tasks) == 1 and not any(map(self._may_kill, dead.taken)):  # it alone can be to blame
+        if len(dead.tasks) == 1:  # it alone can be to blame
             given_up = self._isolate(dead.tasks[0])
         else:
             self._suspects.extend(dead.tasks)
@@ -155,28 +129,18 @@ class Dispatch:
         tasks = (task for tasks in self._tasks.values() for task in tasks if task.is_suspect)
         return [(task.number, row) for task in tasks for row in sorted(task.left)]
 
-    def _may_kill(self, taken: BatchRow) -> bool:
-        """Return True if a row that was taken from a worker has no result, or was given up."""
-        batch, row = taken
-        return taken in self._given_up or any(row in task.left for task in self._tasks.get(batch, ()))
-
     def _isolate(self, task: Task) -> list[BatchRow]:
         """Queue the rows of a batch one by one, or give up the only one. Return that one."""
-        self._tasks[task.number].remove(task)
         if len(task.left) == 1 and task.deaths > 1:
-            given_up = [(task.number, row) for row in task.left]
-            self._given_up.update(given_up)
-            if not self._tasks[task.number]:
-                del self._tasks[task.number]
-            return given_up
+            self._drop(task)
+            return [(task.number, row) for row in task.left]
         alone = [Task(task.number, {row}, task.longest, task.deaths) for row in sorted(task.left)]
         self._tasks[task.number] += alone
+        self._drop(task)
         self._suspects.extendleft(reversed(alone))
         return []
 
-    def _remove(self, task: Task) -> None:
-        """Forget a task whose rows all have results."""
-        (self._suspects if task.worker < 0 else self._workers[task.worker].tasks).remove(task)
+    def _drop(self, task: Task) -> None:
         self._tasks[task.number].remove(task)
         if not self._tasks[task.number]:
             del self._tasks[task.number]

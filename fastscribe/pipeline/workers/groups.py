@@ -14,8 +14,8 @@ from fastscribe.pipeline.batch_layout import BatchLayout, ReadRow
 from fastscribe.pipeline.loader import RowGroup
 from fastscribe.pipeline.prefetch import Group
 from fastscribe.pipeline.preparation import Preparation, PreparedInput
-from fastscribe.pipeline.sort_buffer import PreparationGroup
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
+from fastscribe.pipeline.window_buffer import PreparationGroup
 from fastscribe.pipeline.workers.arena import Arena
 from fastscribe.pipeline.workers.helpers import HelperPool, Job
 from fastscribe.pipeline.workers.messages import Kind

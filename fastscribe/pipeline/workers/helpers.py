@@ -30,7 +30,6 @@ MAX_JOBS = 2  # that a helper has
 STILL_S = 60.0  # without the end of a job, processor time or a byte that is read
 _STILL_WITHOUT_CLOCK_S = 600.0  # where the system shows neither time nor bytes, and a job may have hours of audio
 CHECK_INTERVAL_S = 0.25
-_HELD_S = 5.0  # after which a helper that was ended counts as dead though it is still there
 _END_S = 1.0  # for a helper to finish what the end of a run finds it at
 _MAX_FAILED_STARTS = 3  # in a row
 _FILES, _TASKS = 2, 4  # of a helper in this process; processes and threads in both
@@ -83,8 +82,7 @@ class _Helper:
     is_ready: bool = False
     seen: tuple[int, ...] = ()  # its job, and what the system shows of its work, when it was last seen
     still_s: float = 0.0  # since it last moved
-    ended_for: str = ""  # why it was ended
-    ended_s: float = 0.0  # when
+    ended_for: str = ""  # why it is ended
 
 
 class HelperPool:
@@ -221,13 +219,13 @@ class HelperPool:
                 raise
             reason = first_line(error.__cause__ or error)
             kill_all([self._helpers.pop().process for _ in range(len(self._helpers) // _GIVEN_BACK)])
-        self._work_with_fewer(len(self._helpers), reason)
+        self._work_with_fewer(reason)
 
-    def _work_with_fewer(self, number: int, reason: str) -> None:
+    def _work_with_fewer(self, reason: str) -> None:
         """Go on with some of the helpers that were asked for, and say why."""
-        if number < self.number:
-            line = f"{number} of {self.number} helper processes run: {reason}"
-            self.number = number
+        if len(self._helpers) < self.number:
+            line = f"{len(self._helpers)} of {self.number} helper processes run: {reason}"
+            self.number = len(self._helpers)
             self._say(RefusedPath("helpers", reason, line))
 
     def _start(self) -> None:
@@ -284,7 +282,7 @@ class HelperPool:
             if self._failed_starts >= _MAX_FAILED_STARTS:
                 self._retire(helper)
                 if self._helpers:
-                    self._work_with_fewer(len(self._helpers), f"one {reason} before it could work")
+                    self._work_with_fewer(f"one {reason} before it could work")
                 else:
                     self._fail(DeviceFailed("a helper process", RuntimeError(f"it {reason} before it could work")))
                 return []
@@ -310,7 +308,7 @@ class HelperPool:
                 self._start()
             except DeviceFailed as error:
                 if self._helpers:
-                    self._work_with_fewer(len(self._helpers), first_line(error.__cause__ or error))
+                    self._work_with_fewer(first_line(error.__cause__ or error))
                 else:
                     self._fail(error)
 
@@ -376,26 +374,24 @@ class HelperPool:
             # A time in which this one stood still.
             passed_s, looked_at = min(now - looked_at, 2 * CHECK_INTERVAL_S), now
             with self._lock:
-                for helper in self._helpers:
-                    self._look_at(helper, passed_s)
-                # A disk that does not answer holds even a process that was killed.
-                held = [one.process for one in self._helpers if one.ended_for and now - one.ended_s > _HELD_S]
-            for process in held:
+                still = [one.process for one in self._helpers if self._stands_still(one, passed_s)]
+            for (
+                process
+            ) in still:  # it counts as dead at once: a disk that does not answer holds even one that was killed
                 self._receive(process, None)
 
-    def _look_at(self, helper: _Helper, passed_s: float) -> None:
-        """End a helper that has not moved for a while. What waits for a network has time limits of its own."""
-        if not helper.jobs or helper.jobs[0].is_remote or helper.ended_for:
+    def _stands_still(self, helper: _Helper, passed_s: float) -> bool:
+        """Return True if a helper has not moved for a while. What waits for a network has time limits of its own."""
+        if not helper.jobs or helper.jobs[0].is_remote:
             helper.still_s = 0.0
-            return
+            return False
         work = _work_of(helper.process.pid)
         seen = (helper.jobs[0].number, *work)
         helper.still_s = helper.still_s + passed_s if seen == helper.seen else 0.0
         helper.seen = seen
         if helper.still_s > (limit_s := STILL_S if work else _STILL_WITHOUT_CLOCK_S):
             helper.ended_for = f"stood still in a file for {limit_s:.0f} s and was ended"
-            helper.ended_s = time.monotonic()
-            helper.process.end()
+        return bool(helper.ended_for)
 
 
 def _folder() -> str:

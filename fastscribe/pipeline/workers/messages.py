@@ -68,15 +68,6 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Cancel:
-    """Another process decodes these rows of a batch: leave them out if there is still time. No answer is needed."""
-
-    run: int
-    batch: int
-    rows: Sequence[int]
-
-
-@dataclass(frozen=True)
 class End:
     """The run has ended: drop what is in flight."""
 
@@ -100,10 +91,9 @@ class Ready:
 
 @dataclass(frozen=True)
 class Refused:
-    """The process cannot work and ends: an error of errors.py by its name, or another one."""
+    """The process cannot work and ends because of this error: one of errors.py, or a RuntimeError with a line of another."""
 
-    error_type: str
-    message: str
+    error: Exception
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any
 
-from fastscribe import errors
 from fastscribe._system.limits import raise_soft_limits, usable_bytes
 from fastscribe._system.processors import usable_processors
 from fastscribe.audio.failures import to_failure
@@ -42,6 +41,7 @@ from fastscribe.pipeline.preparation import Preparation
 from fastscribe.pipeline.stats import DeviceShare, Stopwatch
 from fastscribe.pipeline.text_stage import TextStage, local_texts
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
+from fastscribe.pipeline.window_buffer import Preparers
 from fastscribe.pipeline.workers import messages
 from fastscribe.pipeline.workers.arena import Arena
 from fastscribe.pipeline.workers.devices import Device
@@ -67,11 +67,12 @@ _WAIT_S = 0.5  # Windows does not interrupt a longer wait by Ctrl-C
 class _Slot:
     """A device and its process, or the latest of them."""
 
+    number: int
     device: Device
     process: WorkerProcess
     share: DeviceShare
     ready: messages.Ready | None = None
-    refused: messages.Refused | None = None
+    refused: Exception | None = None
     death: str = ""  # why it could not start
     is_given_up: bool = False
     deaths_in_a_row: int = 0
@@ -121,7 +122,7 @@ class WorkerPool:
         self._longest_s, self._looked_at = 0.0, perf_counter()  # time of a batch; when silence was last measured
         self._last_death = ""
         self._text_s = 0.0  # seconds of helpers for the texts of earlier runs
-        self._is_woken = self._wakes = False  # an event wakes it already; the source of plans wakes it too
+        self._is_woken = False  # an event wakes it already
         self._processes: list[WorkerProcess] = []  # of devices, all that may live
         self._readers: ReplacingThreadPool | None = None
         self._batches: dict[int, ReadBatch] = {}  # in the arena, by number
@@ -134,12 +135,15 @@ class WorkerPool:
             opened.callback(self._arena.close)
             if self._arena.refusal is not None:
                 why = first_line(self._arena.refusal)
-                self._tell(f"the system refuses memory without a file ({why}): samples go through a temporary file")
+                self._tell(f"the system refuses memory without a file ({why}): samples go through a file in TMPDIR")
             self._start = replace(start, shared=self._arena.file)
             helpers: list[HelperPool] = []
             opened.callback(_end, self._processes, helpers)
             # Devices first: they take longer to start.
-            self._slots = [_Slot(one, self._new_process(one), DeviceShare(one.name, "")) for one in devices]
+            self._slots = [
+                _Slot(number, one, self._new_process(one), DeviceShare(one.name, ""))
+                for number, one in enumerate(devices)
+            ]
             self.helpers = self._new_helpers(start.options)
             helpers.append(self.helpers)
             self._facts, self._ready = self._wait_until_ready()
@@ -181,14 +185,14 @@ class WorkerPool:
         except RuntimeError as error:  # no more threads
             raise DeviceFailed("the start of threads", error) from error
         self.helpers.set_up({"read": ReadStage()})
-        for number, slot in enumerate(self._slots):
+        for slot in self._slots:
             slot.share = DeviceShare(slot.device.name, slot.share.device, peak_bytes=slot.share.peak_bytes)
             if slot.ready is not None:
-                self._begin_on(number)
+                self._begin_on(slot)
 
     def host_work(self, preparation: Preparation, stage: TextStage, rooms: Additions) -> HostWork:
         if rooms.needs_whole_recordings or rooms.make_texts is not None:
-            return HostWork(local_texts(stage, rooms))
+            return HostWork(local_texts(stage, rooms), wake=self._wake)
         made = MakeTextStage(stage, rooms.edits, self.style)
         stages: dict[messages.Kind, Any] = {
             "read": ReadStage(),
@@ -196,9 +200,9 @@ class WorkerPool:
             "text": made,
         }
         self.helpers.set_up(stages)
-        self._wakes = True
         make_texts = partial(HelperTexts, made, self.helpers, self._wake)
-        return HostWork(make_texts, partial(InputGroup, preparation, self.helpers), ITEMS_A_JOB, self._wake)
+        helpers = Preparers(partial(InputGroup, preparation, self.helpers), ITEMS_A_JOB, self._wake)
+        return HostWork(make_texts, helpers, self._wake)
 
     def execute(self, plans: Iterable[Plan | Idle]) -> Generator[Outcome | Idle, None, None]:
         assert self._readers is not None, "begin() comes first"
@@ -208,14 +212,14 @@ class WorkerPool:
             while has_plans or self._planned or self._is_busy:
                 has_plans, is_source_slow = self._take_plans(waiting) if has_plans else (False, False)
                 yield from self._hand_out_read()
-                self._balance(has_plans)
+                while (task := self._dispatch.assign_suspect()) is not None:
+                    self._send(task)
                 if not (self._planned or len(self._reads) or self._to_hand_out or self._dispatch.is_busy):
                     yield from self._fail_blamed()
                 self._tell_lines()
                 yield IDLE
-                # A slow source is asked again at once if a device has nothing to do.
                 if self._is_busy or is_source_slow:
-                    yield from self._receive(wait=self._wakes or not (is_source_slow and self._dispatch.has_idle()))
+                    yield from self._receive()
                 self._end_silent()
                 self._check_usable()
         finally:
@@ -276,7 +280,6 @@ class WorkerPool:
             tuple[int, int, RecordingKilledProcess]
         ] = []  # batches and rows that ended processes by themselves
         self._planned: deque[Plan] = deque()  # not begun yet: the arena had no room
-        self._wakes = False
         self._to_hand_out: deque[tuple[ReadBatch, list[int]]] = deque()  # rows that are read
 
     @property
@@ -360,16 +363,6 @@ class WorkerPool:
             self._arena.release(batch.place)
         yield utterances, results
 
-    def _balance(self, has_plans: bool) -> None:
-        """Retry what a dead process had; at the end of the batches, share them out again."""
-        while (task := self._dispatch.assign_suspect()) is not None:
-            self._send(task)
-        is_at_end = not has_plans and not self._planned and not len(self._reads) and not self._to_hand_out
-        while is_at_end and (stolen := self._dispatch.steal()) is not None:
-            robbed, task = stolen
-            self._slots[robbed].process.send(messages.Cancel(self._run, task.number, sorted(task.left)))
-            self._send(task)
-
     def _send(self, task: Task) -> None:
         """Send a batch, or rows of it, to its device."""
         batch, rows = self._batches[task.number], sorted(task.left)
@@ -394,11 +387,11 @@ class WorkerPool:
             self._is_woken = True
             self._events.put((None, None))
 
-    def _receive(self, wait: bool = True) -> Iterator[Outcome]:
-        """Handle the messages that have come; with `wait`, wait a moment for the first."""
+    def _receive(self) -> Iterator[Outcome]:
+        """Wait a moment for a message, and handle all that have come."""
         for number in range(max(1, self._events.qsize())):
             try:
-                process, message = self._events.get(wait and not number, _WAIT_S)
+                process, message = self._events.get(not number, _WAIT_S)
             except Empty:
                 return
             if process is None:  # of no device
@@ -406,28 +399,27 @@ class WorkerPool:
                     raise message
                 self._is_woken = False
                 continue
-            slot = next((number for number, slot in enumerate(self._slots) if slot.process is process), None)
-            if slot is not None:
-                yield from self._handle(slot, message)
+            for slot in self._slots:
+                if slot.process is process and not slot.is_given_up:  # else another process has its work
+                    yield from self._handle(slot, message)
 
     def _tell_lines(self) -> None:
         """Tell what helpers have said. The last one may die after the last batch."""
         while not self._lines.empty():
             self._tell(self._lines.get())
 
-    def _handle(self, number: int, message: Any) -> Iterator[Outcome]:
-        slot = self._slots[number]
+    def _handle(self, slot: _Slot, message: Any) -> Iterator[Outcome]:
         if message is None:
-            self._died(number)
+            self._died(slot)
         elif isinstance(message, messages.Ready):
             slot.ready, slot.share.device = message, message.facts.device_name
             slot.share.peak_bytes = max(slot.share.peak_bytes, message.peak_bytes)
             if self._run:  # a new process in the middle of a run
-                self._begin_on(number)
+                self._begin_on(slot)
         elif isinstance(message, messages.Refused):
-            slot.refused = message
-            if slot.ready is not None and message.error_type == UsageError.__name__:
-                raise UsageError(message.message)
+            slot.refused = message.error
+            if slot.ready is not None and type(message.error) is UsageError:
+                raise message.error
         elif isinstance(message, messages.Say):
             self._say(message.line)
         elif message.run == self._run:
@@ -441,13 +433,10 @@ class WorkerPool:
         slot.share.busy_s += message.busy_s
         slot.share.peak_bytes = max(slot.share.peak_bytes, message.peak_bytes)
         slot.share.pinned_bytes = max(slot.share.pinned_bytes, message.pinned_bytes)
-        rows = self._dispatch.finish(message.batch, message.rows)
-        if not rows:
-            return
-        batch = self._batches[message.batch]
-        is_decoded = not isinstance(message.results, Failure)
-        results = self._with_cuts(batch, rows, message)
-        slot.share.batches += is_decoded
+        self._dispatch.finish(message.batch, message.rows)
+        batch, rows = self._batches[message.batch], message.rows
+        results = self._with_cuts(batch, rows, message.results)
+        slot.share.batches += not isinstance(message.results, Failure)
         slot.share.utterances += len(rows)
         slot.share.audio_s += sum(batch.utterances[row].duration_s for row in rows)
         slot.deaths_in_a_row = 0
@@ -455,15 +444,11 @@ class WorkerPool:
         yield from self._fail_blamed()
 
     def _with_cuts(
-        self, batch: ReadBatch, rows: Sequence[int], message: messages.Results
+        self, batch: ReadBatch, rows: Sequence[int], results: Sequence[Hypothesis] | Failure
     ) -> Sequence[Hypothesis | Failure]:
         """Return a device's results of some rows, with their frames counted in the whole utterances."""
-        results = message.results
         if isinstance(results, Failure):
             return [_failed(results, batch.utterances[row].audio) for row in rows]
-        if len(rows) < len(message.rows):
-            by_row = dict(zip(message.rows, results, strict=True))
-            results = [by_row[row] for row in rows]
         if not any(batch.rows[row].cuts for row in rows):
             return results
         frame_s, marks = self._facts.token_frame_s, self._facts.marks
@@ -502,34 +487,32 @@ class WorkerPool:
             num_devices=len(self._slots),
         )
 
-    def _begin_on(self, number: int) -> None:
-        slot = self._slots[number]
+    def _begin_on(self, slot: _Slot) -> None:
         assert slot.ready is not None
         slot.process.send(messages.Begin(self._run, self._budget))
-        self._dispatch.add_worker(number, slot.ready.max_in_flight)
+        self._dispatch.add_worker(slot.number, slot.ready.max_in_flight)
 
     def _end_silent(self) -> None:
         """Replace processes that hang. The time in which this process does something else does not count."""
         now = perf_counter()
         passed_s, self._looked_at = min(now - self._looked_at, 2 * _WAIT_S), now
-        for number, slot in enumerate(self._slots):
-            slot.silent_s = slot.silent_s + passed_s if self._dispatch.is_working(number) else 0.0
+        for slot in self._slots:
+            slot.silent_s = slot.silent_s + passed_s if self._dispatch.is_working(slot.number) else 0.0
             if self._longest_s and slot.silent_s > max(MIN_SILENT_S, MAX_BATCH_TIMES * self._longest_s):
-                self._died(number, f"has not answered for {slot.silent_s:.0f} s and is ended")
+                self._died(slot, f"has not answered for {slot.silent_s:.0f} s and is ended")
 
-    def _died(self, number: int, reason: str | None = None) -> None:
+    def _died(self, slot: _Slot, reason: str | None = None) -> None:
         """Replace a dead process, or one that hangs for the reason, and hand over its batches."""
-        slot = self._slots[number]
-        if slot.process not in self._processes:  # it is given up already, or the pool is closed
+        if slot.process not in self._processes:  # the pool is closed
             return
         reason = slot.process.reason() if reason is None else reason
         slot.process.kill()
         if slot.refused is not None:
-            reason = f"failed: {slot.refused.message}"
+            reason = f"failed: {_problem(slot.refused)}"
         was_ready, was_refused = slot.ready is not None, slot.refused is not None
         self._processes.remove(slot.process)
         slot.ready, slot.silent_s = None, 0.0
-        num_handed_over, given_up = self._dispatch.remove_worker(number)
+        num_handed_over, given_up = self._dispatch.remove_worker(slot.number)
         slot.share.died += was_ready
         slot.deaths_in_a_row += 1
         slot.is_given_up = not self._run or (was_refused and not was_ready) or slot.deaths_in_a_row > MAX_DEATHS
@@ -566,16 +549,9 @@ class WorkerPool:
 
     def _refused(self, slot: _Slot) -> FastscribeError:
         """Return the error that a device's process ended with."""
-        refused = slot.refused
-        assert refused is not None
-        kind = getattr(errors, refused.error_type, None)
-        if kind is DeviceUnusable:
-            return DeviceUnusable(f"--devices {slot.device.name}", refused.message)
-        if kind is DeviceFailed or not (isinstance(kind, type) and issubclass(kind, FastscribeError)):
-            return self._failed(refused.message)
-        error = kind.__new__(kind)
-        ValueError.__init__(error, refused.message)  # its own constructor would build the message again
-        return error
+        if isinstance(slot.refused, DeviceUnusable):
+            return DeviceUnusable(f"--devices {slot.device.name}", slot.refused.problem)
+        return slot.refused if isinstance(slot.refused, FastscribeError) else self._failed(str(slot.refused))
 
     def _say_death(self, slot: _Slot, reason: str, num_handed_over: int) -> None:
         what = "utterance goes" if num_handed_over == 1 else "utterances go"
@@ -603,6 +579,10 @@ class WorkerPool:
                     f"{slot.ready.facts.dtype}: choose with --dtype"
                 )
         return facts
+
+
+def _problem(error: Exception) -> str:
+    return error.problem if isinstance(error, DeviceUnusable) else str(error)  # the option names `device` there
 
 
 def _failed(failure: Failure, audio: AudioInfo) -> Failure:

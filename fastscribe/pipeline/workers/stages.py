@@ -15,9 +15,8 @@ from fastscribe.audio.media import RemoteMedium
 from fastscribe.config import OutputStyle
 from fastscribe.pipeline.batch_layout import BatchLayout, ReadRow
 from fastscribe.pipeline.preparation import Preparation, PreparedInput
-from fastscribe.pipeline.text_stage import TextStage, finished
+from fastscribe.pipeline.text_stage import TextStage, edited, finished
 from fastscribe.pipeline.workers.arena import SharedMemory
-from fastscribe.results.formats.writers import rendered
 from fastscribe.types import AudioInfo, Failure, Hypothesis, RenderedTranscript, Source, Transcript, Utterance
 
 if TYPE_CHECKING:
@@ -98,26 +97,17 @@ class MakeTextStage:
             parts = list(zip(utterances, hypotheses[begin : begin + len(utterances)], strict=True))
             try:
                 made = self.edited(finished(self.stage.first(parts)))
-                if isinstance(made.result, RenderedTranscript):
-                    made.result.set_audio(_NO_AUDIO)
-                return made
             except BaseException as error:  # one bad file becomes a Failure and the run goes on
                 return TextResults(to_failure(utterances[0].audio, "assemble", error))
+            if isinstance(made, RenderedTranscript):
+                made.set_audio(_NO_AUDIO)
+            if self.edits is None:
+                return TextResults(made)
+            counted, self.edits.left_alone = self.edits.left_alone, Counter()
+            return TextResults(made, tuple(counted.elements()))
 
         return make
 
-    def edited(self, result: Transcript | Failure) -> TextResults:
+    def edited(self, result: Transcript | Failure) -> Transcript | Failure:
         """Return a result; a transcript's text is changed as the options ask, and rendered."""
-        if not isinstance(result, Transcript):
-            return TextResults(result)
-        left_alone: tuple[tuple[str, str], ...] = ()
-        if self.edits is not None:
-            counted, self.edits.left_alone = self.edits.left_alone, Counter()
-            try:
-                result = self.edits.apply(result)
-            except Exception as error:
-                return TextResults(to_failure(result.audio, "assemble", error))
-            finally:
-                left_alone = tuple(self.edits.left_alone.elements())
-                self.edits.left_alone = counted
-        return TextResults(result if self.style is None else rendered(result, self.style), left_alone)
+        return edited(result, None if self.edits is None else self.edits.apply, self.style)

@@ -10,18 +10,18 @@ from typing import Any, NamedTuple, cast
 from fastscribe.audio.failures import to_failure
 from fastscribe.audio.media import is_held
 from fastscribe.errors import DeviceFailed
+from fastscribe.pipeline.batching import in_turn
 from fastscribe.pipeline.interfaces import Texts
 from fastscribe.pipeline.stats import Stopwatch
 from fastscribe.pipeline.text_stage import LocalTexts
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.pipeline.workers.helpers import HelperPool, Job
-from fastscribe.pipeline.workers.stages import MakeTextStage, TextItem, TextResults
+from fastscribe.pipeline.workers.stages import MakeTextStage, TextItem
 from fastscribe.text.hypothesis_columns import HypothesisColumns
 from fastscribe.text.transcript import DecodedUtterance
 from fastscribe.types import AudioInfo, Failure, Hypothesis, RenderedTranscript, Transcript, Utterance
 
-RECORDINGS_A_JOB = 64  # about 30 ms of work
-_MAX_PARTS_A_JOB = 512
+_RECORDING, _PART = 1 / 64, 1 / 512  # of a job; a whole one is about 30 ms of work
 
 
 class Row(NamedTuple):
@@ -82,18 +82,12 @@ class HelperTexts(Texts):
     def flush(self) -> None:
         """Submit what is gathered."""
         gathered, self._gathered = self._gathered, []
-        job: list[_Gathered] = []
-        num_parts = 0
-        for one in gathered:
-            if (home := self._helpers.homes.get(one.audio.index)) is not None:  # it may be read again
+        homes = [self._helpers.homes.get(one.audio.index) for one in gathered]
+        for one, home in zip(gathered, homes, strict=True):
+            if home is not None:  # it may be read again
                 self._submit([one], home)
-                continue
-            job.append(one)
-            num_parts += len(one.utterances)
-            if len(job) == RECORDINGS_A_JOB or num_parts >= _MAX_PARTS_A_JOB:
-                self._submit(job)
-                job, num_parts = [], 0
-        if job:
+        anywhere = [one for one, home in zip(gathered, homes, strict=True) if home is None]
+        for job in in_turn(anywhere, lambda one: max(_RECORDING, _PART * len(one.utterances)), 1.0):
             self._submit(job)
 
     def collect(self, wait: bool = False) -> Sequence[Transcript | Failure]:
@@ -108,7 +102,7 @@ class HelperTexts(Texts):
         return self._edited(self._local.first(list(zip(gathered.utterances, hypotheses, strict=True))))
 
     def _edited(self, results: Sequence[Transcript | Failure]) -> list[Transcript | Failure]:
-        return [self._counted(self._stage.edited(result)) for result in results]
+        return list(map(self._stage.edited, results))
 
     def _submit(self, gathered: Sequence[_Gathered], home: int | None = None) -> None:
         items: dict[int, TextItem] = {}
@@ -132,19 +126,16 @@ class HelperTexts(Texts):
         if isinstance(result, DeviceFailed):  # no helper is left
             return self._made_here(gathered)
         if isinstance(result, BaseException):
-            result = self._stage.edited(to_failure(audio, "assemble", result))
+            return [to_failure(audio, "assemble", result)]
         made = result.result
+        if self._stage.edits is not None:
+            self._stage.edits.left_alone.update(result.left_alone)
         if isinstance(made, RenderedTranscript):
             made.set_audio(audio)
         elif isinstance(made, Transcript):
             audio = replace(audio, channel=made.audio.channel)  # of a dialogue: all channels
-            result = replace(result, result=replace(made, audio=audio))
-        return [self._counted(result)]
-
-    def _counted(self, results: TextResults) -> Transcript | Failure:
-        if results.left_alone and self._stage.edits is not None:
-            self._stage.edits.left_alone.update(results.left_alone)
-        return results.result
+            made = replace(made, audio=audio)
+        return [made]
 
 
 def _hypothesis(given: Hypothesis | Row) -> Hypothesis:

@@ -23,7 +23,7 @@ from fastscribe.pipeline.batch_layout import BatchLayout, ReadRow
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.interfaces import IDLE, ModelFacts
 from fastscribe.pipeline.stats import Stopwatch
-from fastscribe.pipeline.workers import device, helpers, messages
+from fastscribe.pipeline.workers import helpers, messages
 from fastscribe.pipeline.workers import pool as workers_pool
 from fastscribe.pipeline.workers.arena import Arena, SharedMemory
 from fastscribe.pipeline.workers.devices import Device
@@ -265,49 +265,6 @@ def test_what_a_helper_says_after_the_last_batch_is_told(monkeypatch: pytest.Mon
     pool.close()
 
 
-def test_a_robbed_device_leaves_out_the_rows_that_were_taken_and_no_others() -> None:
-    """Parts of a batch with slow files are batches of their own."""
-    inbox = device._Inbox.__new__(device._Inbox)
-    inbox._messages, inbox._cancelled, inbox._ended_run = SimpleQueue(), set(), -1
-    layout = BatchLayout(RATE, (3, 1), "int16")
-    early, late = (
-        messages.Work(1, 7, 0, layout, rows, np.ones(len(rows), np.int64), "words") for rows in ([0, 2], [1])
-    )
-    inbox._receive(early)
-    inbox._receive(late)
-    inbox._receive(messages.Cancel(1, 7, [1]))
-    assert not inbox.is_cancelled(early) and inbox.is_cancelled(late)
-    inbox._receive(late)  # the thief has died
-    assert not inbox.is_cancelled(late)
-    inbox._receive(messages.Cancel(1, 7, [1]))
-    inbox._receive(messages.End(1))
-    assert not inbox.is_cancelled(late) and inbox.has_ended(1)
-
-
-def test_a_stolen_batch_is_cancelled_by_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds: list[FakeProcess] = []
-
-    def answer(process: FakeProcess, message: Any) -> None:
-        """The first device answers nothing until it is robbed, and the second one not before the first has two batches."""
-        if isinstance(message, messages.Cancel):
-            decode(process, process.work()[0])
-        elif process.name == "cpu:1":
-            seconds.append(process)
-            if len(process.work()) > 1:
-                decode(process, message)
-        elif len(process.work()) == 2:
-            decode(seconds[0], seconds[0].work()[0])
-
-    pool, _ = begun(monkeypatch, answer)
-    plans = [[utterance(1, 50), utterance(5, 40)], [utterance(2, 100)], [utterance(3, 10), utterance(4, 10)]]
-    assert sorted(one.audio.index for one in done(pool, plans)) == [1, 2, 3, 4, 5]
-    robbed = pool._slots[0].process
-    [cancel] = [one for one in robbed.sent if isinstance(one, messages.Cancel)]
-    taken = robbed.work()[-1]
-    assert (cancel.batch, list(cancel.rows)) == (taken.batch, list(taken.rows))
-    pool.close()
-
-
 def test_a_batch_of_a_dead_device_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     def answer(process: FakeProcess, message: Any) -> None:
         (die if process.name == "cpu:0" else decode)(process, message)
@@ -430,7 +387,7 @@ def test_a_process_that_is_given_up_for_its_silence_dies_once(monkeypatch: pytes
     monkeypatch.setattr(workers_pool, "MAX_DEATHS", 0)
     pool, lines = begun(monkeypatch)
     silent = pool._slots[0].process
-    pool._died(0, "has not answered")
+    pool._died(pool._slots[0], "has not answered")
     silent.say(None)  # its pipe closes
     assert len(done(pool, [[utterance(index)] for index in range(1, 10)])) == 9
     assert lines == ["the process of cpu:0 has not answered; it is not used any more"]
@@ -440,9 +397,9 @@ def test_a_run_does_not_wait_for_messages_once_all_is_done(monkeypatch: pytest.M
     pool, _ = begun(monkeypatch)
     receive, waits = pool._receive, []
 
-    def counted(wait: bool = True) -> Any:
+    def counted() -> Any:
         waits.append(pool._is_busy)
-        return receive(wait)
+        return receive()
 
     monkeypatch.setattr(pool, "_receive", counted)
     assert not done(pool, []) and not waits

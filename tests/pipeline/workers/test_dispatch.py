@@ -52,8 +52,6 @@ class Simulation:
                 self.hand_out(*self.waiting.pop(0))
         while self.send(self.dispatch.assign_suspect()):
             pass
-        while not self.waiting and not self.late and (stolen := self.dispatch.steal()) is not None:
-            self.send(stolen[1])  # the robbed worker decodes it too: its results come first or second
         busy = [worker for worker, inbox in self.inboxes.items() if inbox]
         assert busy, "nothing is being decoded, but not all is done"
         worker = self.random.choice(busy)
@@ -61,7 +59,8 @@ class Simulation:
         for row in rows:
             if (number, row) in self.poison:
                 return self.die(worker)
-            self.finished.update((number, done) for done in self.dispatch.finish(number, [row]))
+            self.dispatch.finish(number, [row])
+            self.finished[number, row] += 1
 
     def die(self, worker: int) -> None:
         self.deaths += 1
@@ -99,19 +98,12 @@ def test_each_row_has_one_result_whatever_dies(num_workers, sizes, poison, kills
         assert simulation.deaths <= 3 * len(poison)
 
 
-def test_batches_go_to_the_least_busy_worker_and_the_last_ones_move() -> None:
+def test_batches_go_to_the_least_busy_worker() -> None:
     made = dispatch(2)
     assert made.assign(0, [0], 1000).worker == 0
     assert [made.assign(number, [0], 10).worker for number in (1, 2, 3)] == [1, 1, 1]
     assert [made.assign(number, [0], 10).worker for number in (4, 5)] == [0, 0]
     assert not made.has_room()
-    assert made.steal() is None  # both have work
-    for number in (1, 2, 3):
-        made.finish(number, [0])
-    assert made.has_idle()
-    robbed, task = made.steal() or (None, None)
-    assert (robbed, task and task.worker, task and task.number) == (0, 1, 5)
-    assert made.finish(5, [0]) == [0] and made.finish(5, [0]) == []
 
 
 def test_the_longest_row_counts_for_each_row() -> None:
@@ -144,43 +136,3 @@ def test_what_dead_workers_had_is_suspect_until_it_has_a_result() -> None:
     assert made.suspects() == [(0, 0), (0, 1), (1, 0), (1, 1)]
     made.finish(0, [0])
     assert made.suspects() == [(0, 1), (1, 0), (1, 1)]
-
-
-def number_of(task: Task | None) -> int:
-    assert task is not None
-    return task.number
-
-
-def test_a_batch_that_a_robbed_worker_finishes_is_not_retried() -> None:
-    made = dispatch(2)
-    for number in range(3):
-        made.assign(number, [0], 100)
-    made.finish(1, [0])
-    robbed, task = made.steal() or (None, None)
-    assert (robbed, number_of(task)) == (0, 2)
-    assert made.remove_worker(1)[0] == 1
-    assert made.finish(2, [0]) == [0]  # worker 0 had begun it
-    made.add_worker(1, 3)
-    assert made.assign_suspect() is None and made.assign(3, [0], 100).worker == 1
-    made.finish(0, [0]), made.finish(3, [0])
-    assert not made.is_busy
-
-
-def test_a_robbed_worker_that_dies_proves_nothing_against_its_suspect() -> None:
-    """It may have died of the batch that was taken from it."""
-    made = dispatch(3)
-    for number in range(6):
-        assert made.assign(number, [0], 100).worker == number % 3
-    made.finish(1, [0]), made.finish(4, [0])
-    robbed, task = made.steal() or (None, None)
-    assert (robbed, number_of(task)) == (0, 3)
-    made.finish(0, [0])
-    assert made.remove_worker(2)[0] == 2
-    assert number_of(made.assign_suspect()) == 2
-    assert made.remove_worker(0)[1] == []
-    made.add_worker(0, 3)
-    for number in (5, 2):
-        assert number_of(made.assign_suspect()) == number
-        made.finish(number, [0])
-    made.finish(3, [0])
-    assert not made.is_busy

@@ -29,7 +29,7 @@ from fastscribe.audio.remote_file import RemoteFile
 from fastscribe.dry_run import estimate_run
 from fastscribe.errors import DeviceFailed, UsageError
 from fastscribe.pipeline import prefetch
-from fastscribe.pipeline.sort_buffer import SortBuffer
+from fastscribe.pipeline.window_buffer import WindowBuffer
 from fastscribe.pipeline.workers import devices, helpers
 from fastscribe.pipeline.workers import pool as workers_pool
 from fastscribe.pipeline.workers.arena import Arena
@@ -413,9 +413,9 @@ def test_a_dry_run_counts_what_a_run_would_do_and_waits_for_its_inputs(
     cramped: Transcriber, inputs: list[Any], expected, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not woken, so it must not ask again and again."""
-    asked: list[SortBuffer[Any, Any]] = []
-    pop_window = SortBuffer._pop_window
-    monkeypatch.setattr(SortBuffer, "_pop_window", lambda self: (asked.append(self), pop_window(self))[1])
+    asked: list[WindowBuffer[Any, Any]] = []
+    take = WindowBuffer._take
+    monkeypatch.setattr(WindowBuffer, "_take", lambda self: (asked.append(self), take(self))[1])
     failures: list[Failure] = []
     report = estimate_run(cramped, inputs, Ledger(), None, failures.append)
     assert {one.index for one in failures} == {index for index, one in expected[0].items() if isinstance(one, Failure)}

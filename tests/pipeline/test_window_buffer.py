@@ -5,14 +5,15 @@ import time
 import weakref
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from queue import SimpleQueue
 
 import pytest
 
-from fastscribe.pipeline import prefetch, sort_buffer
+from fastscribe.pipeline import prefetch, window_buffer
 from fastscribe.pipeline.interfaces import IDLE
-from fastscribe.pipeline.sort_buffer import AHEAD_PER_THREAD, PreparationGroup, SortBuffer
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
+from fastscribe.pipeline.window_buffer import AHEAD_PER_THREAD, PreparationGroup, Preparers, WindowBuffer, WindowSize
 
 THREADS = 2
 
@@ -31,8 +32,14 @@ def same(item: int) -> int:
     return item
 
 
-def gathered(source, pool: ReplacingThreadPool, most: int, max_s: float = 1e9, prepare=same) -> list[list[int]]:
-    return [window for window in SortBuffer(source, prepare, seconds, pool, most, max_s) if window is not IDLE]
+def buffered(
+    source, pool: ReplacingThreadPool, most: int, max_s: float = 1e9, prepare=same, wait_s: float = 1.0, **size: float
+) -> WindowBuffer:
+    return WindowBuffer(source, Preparers.threads(prepare), seconds, pool, WindowSize(most, max_s, wait_s, **size))
+
+
+def gathered(source, pool: ReplacingThreadPool, most: int, max_s: float = 1e9) -> list[list[int]]:
+    return [window for window in buffered(source, pool, most, max_s) if window is not IDLE]
 
 
 def numbers(count: int, taken: list[int] | None = None) -> Generator[int, None, None]:
@@ -66,11 +73,10 @@ def test_window_closes_after_enough_audio(pool) -> None:
 
 def test_window_closes_after_enough_memory_and_no_more_is_read(pool) -> None:
     taken: list[int] = []
-    buffer = SortBuffer(
-        numbers(25, taken), same, seconds, pool, 1000, 1e9, lambda item: 100 if item < 24 else 9999, 1000
-    )
     windows = []
-    for window in buffer:
+    memory = lambda item: 100 if item < 24 else 9999  # noqa: E731
+    size = WindowSize(1000, 1e9, 1.0, num_bytes=1000)
+    for window in WindowBuffer(numbers(25, taken), Preparers.threads(same), seconds, pool, size, memory):
         if window is not IDLE:
             windows.append(window)
             assert len(taken) <= sum(map(len, windows)) + 10
@@ -79,7 +85,7 @@ def test_window_closes_after_enough_memory_and_no_more_is_read(pool) -> None:
 
 def test_one_window_is_prefetched(pool) -> None:
     taken: list[int] = []
-    found = iter(SortBuffer(numbers(1000, taken), same, seconds, pool, 10, 1e9))
+    found = iter(buffered(numbers(1000, taken), pool, 10))
     window = next(window for window in found if window is not IDLE)
     assert window == list(range(10))
     wait_until(lambda: len(taken) == 20)
@@ -90,7 +96,7 @@ def test_one_window_is_prefetched(pool) -> None:
 def test_items_in_preparation_are_limited(pool) -> None:
     taken: list[int] = []
     release = threading.Event()
-    opened = SortBuffer(numbers(1000, taken), lambda item: release.wait(60) and item, seconds, pool, 1000, 1e9)
+    opened = buffered(numbers(1000, taken), pool, 1000, prepare=lambda item: release.wait(60) and item)
     most = THREADS * AHEAD_PER_THREAD + THREADS  # hung items do not count
     wait_until(lambda: len(taken) >= most - THREADS)
     time.sleep(0.05)
@@ -104,7 +110,7 @@ def test_items_that_hold_memory_are_prepared_as_a_window_holds_them(pool) -> Non
     taken: list[int] = []
     release = threading.Event()
     prepare = lambda item: release.wait(60) and str(item)  # noqa: E731
-    opened = SortBuffer(numbers(12, taken), prepare, seconds, pool, 1000, 100.0, expected_s=40.0)
+    opened = buffered(numbers(12, taken), pool, 1000, 100.0, prepare, expected_s=40.0)
     wait_until(lambda: len(taken) >= 2)
     time.sleep(0.05)
     assert len(taken) == 2
@@ -121,8 +127,7 @@ def wait_until(condition) -> None:
         event.wait(0.01)
 
 
-def test_slow_source_yields_a_partial_window(pool, monkeypatch) -> None:
-    monkeypatch.setattr(sort_buffer, "_MAX_WAIT_S", 0.05)
+def test_slow_source_yields_a_partial_window(pool) -> None:
     more = threading.Event()
 
     def source() -> Generator[int, None, None]:
@@ -131,24 +136,38 @@ def test_slow_source_yields_a_partial_window(pool, monkeypatch) -> None:
         more.wait()
         yield 3
 
-    found = iter(SortBuffer(source(), same, seconds, pool, 100, 1e9))
-    first = next(found)
-    assert (next(found) if first is IDLE else first) == [1, 2]
+    found = iter(buffered(source(), pool, 100, wait_s=0.05))
+    assert next(window for window in found if window is not IDLE) == [1, 2]
     assert next(found) is IDLE  # "let go of results"; only then does the next step wait
     more.set()
-    assert next(found) == [3]
-    assert list(found) == []
+    assert [window for window in found if window is not IDLE] == [[3]]
+
+
+def test_idle_comes_before_the_wait_for_a_window_to_be_full(pool) -> None:
+    more = threading.Event()
+
+    def source() -> Generator[int, None, None]:
+        yield 1
+        more.wait()
+        yield 2
+
+    buffer = buffered(source(), pool, 2, wait_s=600.0)
+    found = iter(buffer)
+    wait_until(lambda: buffer.queued()[0] == 1)
+    assert next(found) is IDLE
+    more.set()
+    assert [window for window in found if window is not IDLE] == [[1, 2]]
 
 
 def test_idle_is_yielded_again_and_again(pool, monkeypatch) -> None:
-    monkeypatch.setattr(sort_buffer, "_IDLE_S", 0.01)
+    monkeypatch.setattr(window_buffer, "_IDLE_S", 0.01)
     more = threading.Event()
 
     def source() -> Generator[int, None, None]:
         more.wait()
         yield 1
 
-    found = iter(SortBuffer(source(), same, seconds, pool, 100, 1e9))
+    found = iter(buffered(source(), pool, 100))
     assert [next(found) for _ in range(5)] == [IDLE] * 5
     more.set()
     assert [window for window in found if window is not IDLE] == [[1]]
@@ -159,7 +178,7 @@ def test_source_error_is_raised_after_its_items(pool) -> None:
         yield 1
         raise ValueError("no such manifest")
 
-    found = iter(SortBuffer(source(), same, seconds, pool, 100, 1e9))
+    found = iter(buffered(source(), pool, 100))
     assert next(window for window in found if window is not IDLE) == [1]
     with pytest.raises(ValueError, match="no such manifest"):
         list(found)
@@ -174,7 +193,7 @@ def test_close_ends_the_thread_and_the_source(pool) -> None:
         finally:
             closed.set()
 
-    opened = SortBuffer(source(), same, seconds, pool, 5, 1e9)
+    opened = buffered(source(), pool, 5)
     next(window for window in opened if window is not IDLE)
     opened.close()
     assert closed.wait(10)
@@ -201,7 +220,7 @@ def test_a_closed_buffer_whose_source_waits_holds_no_group(pool) -> None:
 
     groups: list[Hanging] = []
     typed.put(1)
-    opened = SortBuffer(source(), same, seconds, pool, 5, 1e9, group=make)
+    opened = WindowBuffer(source(), Preparers(make), seconds, pool, WindowSize(5, 1e9, 1.0))
     assert begun.wait(10)
     [held] = map(weakref.ref, groups)
     maker = weakref.ref(make)
@@ -221,14 +240,14 @@ def test_prepare_error_is_raised_after_earlier_items(pool, error: BaseException)
             raise error
         return item
 
-    windows = iter(SortBuffer(numbers(100), prepare, seconds, pool, 1000, 1e9))
+    windows = iter(buffered(numbers(100), pool, 1000, prepare=prepare))
     assert next(window for window in windows if window is not IDLE) == list(range(20))
     with pytest.raises(type(error)):
         list(windows)
 
 
 def test_skipped_items_do_not_fill_a_window(pool) -> None:
-    buffer = SortBuffer(numbers(5000), lambda item: item if item % 100 == 0 else None, seconds, pool, 10, 1e9)
+    buffer = buffered(numbers(5000), pool, 10, prepare=lambda item: item if item % 100 == 0 else None)
     found = [window for window in buffer if window is not IDLE]
     assert found == [list(range(first, first + 1000, 100)) for first in range(0, 5000, 1000)]
     assert buffer.num_skipped == 4950
@@ -246,12 +265,14 @@ def woken() -> threading.Event:
 def patient(monkeypatch) -> None:
     """Nothing happens only because time passes."""
     monkeypatch.setattr(prefetch, "MAX_WAIT_S", 600.0)
-    monkeypatch.setattr(sort_buffer, "_MAX_WAIT_S", 600.0)
-    monkeypatch.setattr(sort_buffer, "_IDLE_S", 600.0)
+    monkeypatch.setattr(window_buffer, "_IDLE_S", 600.0)
 
 
-def grouped(source, pool, woken: threading.Event, most: int = 1000, prepare=same, chunk: int = 32):
-    return SortBuffer(source, prepare, seconds, pool, most, 1e9, chunk=chunk, wake=woken.set)
+def grouped(
+    source, pool, woken: threading.Event, most: int = 1000, prepare=same, chunk: int = 32, wait_s: float = 600.0
+):
+    helpers = Preparers(partial(PreparationGroup[int, int], prepare), chunk, woken.set)
+    return WindowBuffer(source, helpers, seconds, pool, WindowSize(most, 1e9, wait_s))
 
 
 def polled(windows: Iterator, number: int) -> list[list[int]]:
@@ -303,8 +324,7 @@ def test_each_window_comes_after_a_wake(pool, patient, woken: threading.Event) -
     assert list(windows) == []
 
 
-def test_a_group_of_a_slow_source_is_as_large_as_it_gets(pool, woken: threading.Event, monkeypatch) -> None:
-    monkeypatch.setattr(sort_buffer, "_MAX_WAIT_S", 0.0)
+def test_a_group_of_a_slow_source_is_as_large_as_it_gets(pool, woken: threading.Event) -> None:
     more = threading.Event()
 
     def source() -> Generator[int, None, None]:
@@ -312,7 +332,7 @@ def test_a_group_of_a_slow_source_is_as_large_as_it_gets(pool, woken: threading.
         more.wait(60)
         yield 3
 
-    windows = iter(grouped(source(), pool, woken))
+    windows = iter(grouped(source(), pool, woken, wait_s=0.0))
     assert [item for window in polled(windows, 3) for item in window] == [0, 1, 2]
     more.set()
     assert polled(windows, 1) == [[3]]
@@ -321,7 +341,7 @@ def test_a_group_of_a_slow_source_is_as_large_as_it_gets(pool, woken: threading.
 def test_an_item_that_hangs_delays_no_other_of_its_group(pool, impatient, woken: threading.Event) -> None:
     release = threading.Event()
     prepare = lambda item: release.wait(60) and item if item == 3 else item  # noqa: E731
-    windows = iter(grouped(numbers(8), pool, woken, prepare=prepare, chunk=8))
+    windows = iter(grouped(numbers(8), pool, woken, prepare=prepare, chunk=8, wait_s=0.05))
     assert sorted(item for window in polled(windows, 7) for item in window) == [0, 1, 2, 4, 5, 6, 7]
     assert next(windows) is IDLE
     release.set()
