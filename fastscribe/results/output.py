@@ -41,7 +41,7 @@ from fastscribe.results.journal import (
 )
 from fastscribe.results.journal import last_run as last_run_in
 from fastscribe.results.journal_ledger import JournalLedger, key_of
-from fastscribe.results.moved import MovedLine, moved_line
+from fastscribe.results.moved import MOVES, MovedLine, moved_line
 from fastscribe.results.names import Names
 from fastscribe.results.paths import Paths, in_the_way, journals_in
 from fastscribe.results.result_files import ResultFiles, file_formats
@@ -153,6 +153,8 @@ class JournaledOutput:
         facts = dict(run.facts)
         if names is not None:
             facts[_NAMES] = {"in_order": list(names.in_order), "of_labels": list(map(list, names.of_labels))}
+        if run.moved is not None and list(run.moved) not in (moves := list(storage.load(run.shard).facts.get(MOVES, ()))):
+            facts[MOVES] = [*moves, list(run.moved)]
         return storage.open(run.header, facts, self._say)
 
     def _names_of_all(self, run: OutputRun) -> Names:

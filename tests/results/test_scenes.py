@@ -143,7 +143,7 @@ def test_a_folder_that_is_elsewhere(scene: Scene) -> None:
         assert scene.transcribe(new, code=NO_MODEL, more=more) == 0
         assert scene.files() == files and len(scene.rows()) == 2
     new.rename(old)
-    assert scene.transcribe() == 2 and f"--moved OLD={old} (with the folder" in scene.said  # it is where its rows say
+    assert scene.transcribe() == 2 and f"--moved {new}={old} takes" in scene.said  # it is where its rows say
     scene.recording("a.flac", "three")  # of another size: it is another one
     assert scene.transcribe(more=("--moved", f"{new}/={old}")) == 0
     assert scene.files().keys() == files.keys() and len(scene.rows()) == 2
@@ -180,9 +180,9 @@ def test_a_folder_that_is_elsewhere_is_not_decoded_again(scene: Scene) -> None:
     assert scene.transcribe(more=("--overwrite",)) == 0
     old.rename(new)
     assert scene.transcribe(new, code=NO_MODEL, more=("--moved", f"{old}={new}")) == 0
-    new.rename(third)  # rows have the oldest path, of which the journal knows nothing any more
+    new.rename(third)  # rows have the oldest path
     assert scene.transcribe(third, code=NO_MODEL) == 2
-    assert f"--moved OLD={third} (with the folder in which they were as OLD) takes the results over" in scene.said
+    assert f"--moved {new}={third} takes the results over" in scene.said
     assert len(scene.rows()) == 6
     assert scene.transcribe(third, more=("--moved", "none")) == 0 and len(scene.rows()) == 12
 
@@ -200,7 +200,13 @@ def test_a_subfolder_that_was_renamed_is_named_and_decoded_again(scene: Scene) -
         scene.transcribe(more=("--dry-run",)) == 0
         and f"1 input without a result: --moved {old}={new} takes" in scene.said
     )
+    for dry in ((), ("--dry-run",)):
+        wrong = ("--moved", f"{old}x={new}", *dry)
+        assert scene.transcribe(code=NO_MODEL, more=wrong) == 2 and f"did you mean --moved {old}={new}?" in scene.said
     assert scene.transcribe(code=NO_MODEL, more=("--moved", f"{old}={new}")) == 0 and len(scene.rows()) == 5
+    third = new.rename(scene.inputs / "w4")
+    assert scene.transcribe(more=("--dry-run",)) == 0 and f"a result: --moved {new}={third} takes" in scene.said
+    third.rename(new)
     (new / "d.flac").rename(new / "e.flac")
     assert scene.transcribe() == 0 and "--moved" not in scene.said
     assert "1 result is of an input not given this time: w2/d.flac" in scene.said
