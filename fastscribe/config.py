@@ -639,6 +639,18 @@ class SpeakerNames:
             found.setdefault(one[0].rpartition("/")[2], []).append(one)
         return found
 
+    def after(self, earlier: SpeakerNames) -> SpeakerNames:
+        """Return these names with the earlier ones of recordings that these do not name. No names: none of those either."""
+        if self == SpeakerNames():
+            return self
+
+        def is_named(place: str) -> bool:
+            others = self.by_file.get(place.rpartition("/")[2], ())
+            return any(f"/{place}".endswith(f"/{other}") or f"/{other}".endswith(f"/{place}") for other, *_ in others)
+
+        kept = (one for one in earlier.of_labels if one[0] and not is_named(one[0]))
+        return SpeakerNames(self.in_order, (*kept, *self.of_labels))
+
 
 @dataclass(frozen=True)
 class OutputStyle:

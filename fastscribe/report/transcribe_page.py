@@ -11,10 +11,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fastscribe._system.text_layout import first_of
 from fastscribe._system.url_secrets import hide_secrets
 from fastscribe.cli.app import StdoutClosed
 from fastscribe.cli.run_part import RunPart
 from fastscribe.cli.terminal import say
+from fastscribe.config import streaming_text
 from fastscribe.errors import FastscribeError
 from fastscribe.report.files import check_page, write_page
 from fastscribe.report.recorder import RunRecorder
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from fastscribe.types import Failure, Transcript
 
 _MAX_COMMAND = 4000  # characters; a shell that expands a glob makes millions
+_MAX_PHRASES = 100  # to boost
 
 
 class PagePart(RunPart):
@@ -75,9 +78,11 @@ class PagePart(RunPart):
         """Write the page of a run that has finished; one that did nothing leaves an earlier page. Raises OutputError."""
         if self._recorder is not None and (stats.files or not job.output.place):
             self.write(job, stats)
-        elif not quiet:
-            [path] = self.files(job.output).values()
-            stays = "stays as it is" if path.exists() and path.stat().st_size else "is not written"
+            return 0
+        [path] = self.files(job.output).values()
+        is_there = path.exists() and path.stat().st_size > 0
+        if not (quiet and is_there):
+            stays = "stays as it is" if is_there else "is not written"
             say(f"--report-html {path}: {stays}, because there was nothing to do; report.json has the earlier numbers")
         return 0
 
@@ -119,4 +124,13 @@ def _settings(job: TranscribeJob, transcriber: Transcriber) -> dict[str, Any]:
     options |= {"frames_in_a_batch_at_most": executor.budget.frames, "formats": ", ".join(job.output.style.formats)}
     options |= {"output_dir": hide_secrets(job.output.where), "devices": job.devices}
     options["shard"] = job.output.shard if job.output.shard.count > 1 else None
-    return {name: value for name, value in options.items() if value not in (None, ())}
+    return {name: _as_given(name, value) for name, value in options.items() if value not in (None, ())}
+
+
+def _as_given(name: str, value: Any) -> Any:
+    """Return a setting as the command line has it."""
+    if name == "boost":
+        return first_of([one.text + (f" ({one.weight:g})" if one.weight != 1 else "") for one in value], _MAX_PHRASES)
+    if name == "speaker_streaming":
+        return streaming_text(value)
+    return ",".join(value) if isinstance(value, tuple) else value

@@ -33,7 +33,7 @@ def moved_line(storage: Storage, run: OutputRun, journal: Journal, inputs: Itera
 
     There is nothing to say if all of the first inputs have results, or if nothing is known of the others under any other path.
     If most have results, the run goes on after its line. A --moved finds a result that an earlier run has taken over, too, and
-    the run ends if it finds none; not if most have results in a shard, as those that moved may be in the others. Raises OSError.
+    the run ends if it finds none; not a shard of which most have results, as those that moved may be in others. Raises OSError.
 
     Args:
         storage: Where the results are.

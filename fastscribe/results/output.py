@@ -149,11 +149,12 @@ class JournaledOutput:
             )
         with suppress(FileNotFoundError):
             self._earlier_report = storage.read(Paths(Path(), run.shard.suffix).report.name)  # which open() removes
-        names = run.style.speaker_names
         facts = dict(run.facts)
-        if names is not None:
+        stated = None if (run.style.speaker_names or run.moved) is None else last_run(storage.where, run.shard)
+        earlier = {} if stated is None else stated.facts
+        if run.style.speaker_names is not None and (names := _with_names(run.style, earlier).speaker_names) is not None:
             facts[_NAMES] = {"in_order": list(names.in_order), "of_labels": list(map(list, names.of_labels))}
-        if run.moved is not None and list(run.moved) not in (moves := list(storage.load(run.shard).facts.get(MOVES, ()))):
+        if run.moved is not None and list(run.moved) not in (moves := earlier.get(MOVES, [])):
             facts[MOVES] = [*moves, list(run.moved)]
         return storage.open(run.header, facts, self._say)
 
@@ -485,7 +486,7 @@ def last_run(place: Path | str, shard: Shard) -> LastRun | None:
 
 
 def style_at(run: OutputRun) -> OutputStyle:
-    """Return a run's style with the names of speakers that were last given for its place, unless it has names itself."""
+    """Return a run's style with the names of speakers that were given for its place, behind those that it has itself."""
     if run.place is None or run.overwrite:
         return run.style
     try:
@@ -496,11 +497,12 @@ def style_at(run: OutputRun) -> OutputStyle:
 
 
 def _with_names(style: OutputStyle, facts: Mapping[str, Any]) -> OutputStyle:
-    names = facts.get(_NAMES)
-    if names is None or style.speaker_names is not None:
+    names, given = facts.get(_NAMES), style.speaker_names
+    if names is None:
         return style
     of_labels = tuple((recording, label, name) for recording, label, name in names["of_labels"])
-    return replace(style, speaker_names=SpeakerNames(tuple(names["in_order"]), of_labels))
+    earlier = SpeakerNames(tuple(names["in_order"]), of_labels)
+    return replace(style, speaker_names=earlier if given is None else given.after(earlier))
 
 
 def moved_line_of(run: OutputRun, inputs: Iterable[object]) -> MovedLine:

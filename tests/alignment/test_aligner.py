@@ -101,7 +101,8 @@ def test_music_before_the_speech_does_not_lengthen_the_first_word(tmp_path: Path
 @pytest.mark.parametrize(
     ("frames", "span_s"),
     [
-        ((0, 5, 21, 22, 23), (0.42, 2.4)),  # of the space before the word and of its letters: the pauses are short enough
+        # Of the space before the word, and of its letters.
+        ((0, 5, 21, 22, 23), (0.42, 2.4)),
         ((0, 5, 27, 28, 29), (2.62, 3.0)),
         ((4, 5, 6, 7, 29), (0.42, 0.88)),
         ((5, 6, 7, 8, 9), (0.52, 1.0)),

@@ -82,6 +82,18 @@ def test_formats_and_layouts(scene: Scene) -> None:
         assert files["b.srt"].count(b"\n") > before["b.srt"].count(b"\n")
 
 
+@in_a_folder
+def test_a_stopped_run_leaves_an_edited_file_and_does_not_count_it(scene: Scene) -> None:
+    for name in "ab":
+        scene.recording(f"{name}.flac")
+    assert scene.transcribe() == 0
+    journal = scene.read("journal.jsonl")
+    scene.write("journal.jsonl", journal.removesuffix(b'{"synced": true}\n'))  # as of a run that was killed
+    scene.write("a.srt", b"edited")
+    (scene.inputs / "a.flac").unlink()
+    assert scene.transcribe() == 0 and "a.srt: edited since the run" in scene.said and "made files" not in scene.said
+
+
 @pytest.mark.parametrize("scene", ["folder", "store", "store without conditional writes"], indirect=True)
 def test_a_file_of_somebody_else_keeps_its_name(scene: Scene, server: FaultyStore) -> None:
     """The recording gets letters, and one line names the first; a name that is given stays, whatever comes later."""
@@ -108,7 +120,10 @@ def test_another_model_or_command_needs_another_folder(scene: Scene) -> None:
     manifest.write_text(json.dumps({"audio_filepath": str(recording), "text": "At Rice Stadium"}) + "\n")
     assert scene.transcribe(recording) == 0
     before = scene.files()
-    for given, option in (("transcribe", recording), "model was"), (("align", manifest), "--align was not there"):
+    for given, option in (
+        (("transcribe", recording), "model: was another one"),
+        (("align", manifest), "--align was not given"),
+    ):
         refused = fastscribe(*given, "-o", scene.place, "-f", "srt", "--dtype", "fp32", "--quiet")
         assert refused.returncode == 2 and "results of a run with other settings" in refused.stderr, refused.stderr
         assert option in refused.stderr
