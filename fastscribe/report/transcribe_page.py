@@ -16,11 +16,11 @@ from fastscribe._system.url_secrets import hide_secrets
 from fastscribe.cli.app import StdoutClosed
 from fastscribe.cli.run_part import RunPart
 from fastscribe.cli.terminal import say
-from fastscribe.config import streaming_text
 from fastscribe.errors import FastscribeError
 from fastscribe.report.files import check_page, write_page
 from fastscribe.report.recorder import RunRecorder
 from fastscribe.report.run_page import FINISHED, render
+from fastscribe.types import Phrase
 
 if TYPE_CHECKING:
     from fastscribe.cli.run_part import TranscribeJob
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fastscribe.types import Failure, Transcript
 
 _MAX_COMMAND = 4000  # characters; a shell that expands a glob makes millions
-_MAX_PHRASES = 100  # to boost
+_MAX_SHOWN = 100  # phrases of a setting
 
 
 class PagePart(RunPart):
@@ -124,13 +124,15 @@ def _settings(job: TranscribeJob, transcriber: Transcriber) -> dict[str, Any]:
     options |= {"frames_in_a_batch_at_most": executor.budget.frames, "formats": ", ".join(job.output.style.formats)}
     options |= {"output_dir": hide_secrets(job.output.where), "devices": job.devices}
     options["shard"] = job.output.shard if job.output.shard.count > 1 else None
-    return {name: _as_given(name, value) for name, value in options.items() if value not in (None, ())}
+    return {name: _as_given(value) for name, value in options.items() if value not in (None, ())}
 
 
-def _as_given(name: str, value: Any) -> Any:
-    """Return a setting as the command line has it."""
-    if name == "boost":
-        return first_of([one.text + (f" ({one.weight:g})" if one.weight != 1 else "") for one in value], _MAX_PHRASES)
-    if name == "speaker_streaming":
-        return streaming_text(value)
-    return ",".join(value) if isinstance(value, tuple) else value
+def _as_given(value: Any) -> Any:
+    """Return a setting as the command line has it, or about so."""
+
+    def word(one: Any) -> str:
+        if isinstance(one, Phrase):
+            return one.text if one.weight == 1 else f"{one.text} ({one.weight:g})"
+        return one if isinstance(one, str) else "=".join(map(str, one))
+
+    return first_of(list(map(word, value)), _MAX_SHOWN) if isinstance(value, tuple) else value

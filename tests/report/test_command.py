@@ -43,7 +43,7 @@ def test_run_and_resume(tmp_path: Path) -> None:
     named = ("--speakers", "channels", "--speaker-names", "Host,Guest", "--boost", "Rice Stadium,Zed")
     assert transcribe(*clips[:1], *named, "--report-html", tmp_path / "named.html").returncode == 0
     settings = Page((tmp_path / "named.html").read_text()).text
-    assert "Host,Guest" in settings and "Rice Stadium, Zed" in settings and "Phrase(" not in settings
+    assert "Host, Guest" in settings and "Rice Stadium, Zed" in settings and "Phrase(" not in settings
     assert transcribe(*clips, bad, "-o", out, "--report-html", page).returncode == 3
     again = Page(page.read_text()).text
     assert "Earlier runs had done 3 files already, of which 1 had failed" in again

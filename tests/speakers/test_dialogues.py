@@ -316,10 +316,10 @@ def test_other_names_need_no_decoding(folder: Path, tmp_path: Path) -> None:
     stored = rows((out / "transcripts.jsonl").read_text())
     found = {Path(row["audio_filepath"]).name: row["speakers"] for row in stored}
     assert len(stored) == 4 and found["call.wav"] == list(NAMES) and found["new.wav"] == ["channel 1", "channel 2"]
-    # Names of one recording stay until it gets others, or none.
+    # Names of one recording stay until it gets others, or none, and so do those for all.
     for named, expected in (
-        ("call.wav\tagent\tKarl", ["Karl", "customer"]),
-        ("new.wav: channel 1: Otto", ["Karl", "customer"]),
+        ("call.wav\tagent\tKarl", ["Berta", "Karl"]),
+        ("new.wav: channel 1: Otto", ["Berta", "Karl"]),
         ("customer: Eva", ["Eva", "Karl"]),
         ("in/call.wav\tcustomer\tIda", ["Ida", "agent"]),
     ):
