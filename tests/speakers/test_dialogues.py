@@ -326,6 +326,7 @@ def test_other_names_need_no_decoding(folder: Path, tmp_path: Path) -> None:
         names.write_text(f"{named}\n")
         assert fastscribe(*export("txt", "--speaker-names", names)).returncode == 0
         assert speakers(out, "call", "txt") == expected
+    assert "; their txt had other names of speakers" in fastscribe(*given, "-f", "txt", "--speaker-names", "A,B").stderr
 
 
 def test_names_of_nobody_are_said(folder: Path, tmp_path: Path) -> None:
