@@ -152,9 +152,10 @@ class JournaledOutput:
         facts = dict(run.facts)
         stated = None if (run.style.speaker_names or run.moved) is None else last_run(storage.where, run.shard)
         earlier = {} if stated is None else stated.facts
-        if run.style.speaker_names is not None and (names := _with_names(run.style, earlier).speaker_names) is not None:
+        names, moves = _with_names(run.style, earlier).speaker_names, earlier.get(MOVES, [])
+        if names is not None:
             facts[_NAMES] = {"in_order": list(names.in_order), "of_labels": list(map(list, names.of_labels))}
-        if run.moved is not None and list(run.moved) not in (moves := earlier.get(MOVES, [])):
+        if run.moved is not None and run.moved.old and list(run.moved) not in moves:
             facts[MOVES] = [*moves, list(run.moved)]
         return storage.open(run.header, facts, self._say)
 
