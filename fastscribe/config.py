@@ -639,6 +639,19 @@ class SpeakerNames:
             found.setdefault(one[0].rpartition("/")[2], []).append(one)
         return found
 
+    def after(self, earlier: SpeakerNames) -> SpeakerNames:
+        """Return these names with the earlier ones, except for recordings that these name. Without any names, none stays."""
+        if self == SpeakerNames():
+            return self
+        is_for_all = bool(self.in_order) or "" in self.by_file
+
+        def is_named(place: str) -> bool:
+            others = (other for other, *_ in self.by_file.get(place.rpartition("/")[2], ()))
+            return any(f"/{place}".endswith(f"/{other}") or f"/{other}".endswith(f"/{place}") for other in others)
+
+        kept = (one for one in earlier.of_labels if not (is_named(one[0]) if one[0] else is_for_all))
+        return SpeakerNames(self.in_order if is_for_all else earlier.in_order, (*kept, *self.of_labels))
+
 
 @dataclass(frozen=True)
 class OutputStyle:

@@ -74,9 +74,9 @@ def align(
             "--text",
             metavar="FILE|FOLDER",
             callback=local_file,
-            help="Text or subtitles of the recording, or a folder of them.\f.txt in UTF-8, or .srt, .vtt, .ass or .ssa, whose "
-            "cues get new times. In a folder, the text of talk.mp3 is talk.txt, else talk.srt and so on. Without it, the "
-            "inputs are manifests whose rows have a field text.",
+            help="Text or subtitles of the recording, or a folder of them.\f.txt or .md in UTF-8, or .srt, .vtt, .ass or "
+            ".ssa, whose cues get new times. In a folder, the text of talk.mp3 is talk.txt, else talk.md, talk.srt and so on. "
+            "Without it, the inputs are manifests whose rows have a field text.",
         ),
     ] = None,
     model: Annotated[

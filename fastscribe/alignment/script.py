@@ -174,7 +174,8 @@ class Counts:
         if self.num_missing:
             shown = _first("; ".join(self.missing), self.num_missing)
             were = _not_heard(self.num_missing, "word")
-            found.append(f"{were}, of {self.num_words:,}: {shown}; they are marked missing in JSON")
+            are = "it is" if self.num_missing == 1 else "they are"
+            found.append(f"{were}, of {self.num_words:,}: {shown}; {are} marked missing in JSON")
         if self.num_unheard:
             shown, them = _first(", ".join(self.unheard), self.num_unheard), "it" if self.num_unheard == 1 else "them"
             found.append(f"{_not_heard(self.num_unheard, 'line')}, and subtitles leave {them} out: {shown}")

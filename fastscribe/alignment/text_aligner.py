@@ -58,8 +58,10 @@ _MIN_WORDS, _MAX_HEARD = 30, 0.7
 _ROW_WORDS, _MIN_IN_ROWS = 5, 0.5
 _MAX_HEARD_OF_LINE = 1 / 3
 _MIN_PROBABILITY = 1e-38  # its logarithm is finite
-# What a word may last beyond the frames of its last letter: models write a full stop anywhere in the pause that follows.
-_AFTER_LETTER_S = 0.08
+# What a word may last beyond the frames of its letters: models write a space anywhere in the pause before them, and a full stop
+# in the one that follows.
+_BESIDE_LETTERS_S = 0.08
+_MAX_PAUSE_S = 2.0  # between two letters of a word
 _BATCH_FRAMES = 50_000  # windows x longest
 # Log-probabilities that a run holds for long recordings, 2 bytes a label and frame: an hour of 80 ms frames and 1,024 labels
 # takes 92 MB.
@@ -288,13 +290,9 @@ class TextAligner:
             if not tokens:
                 words.append(Word(text, math.nan, math.nan, 0.0, missing=bool(script.word_tokens[index])))
                 continue
-            span = job.token_spans[tokens[0]][0], job.token_spans[tokens[-1]][1]
-            confidence = sum(math.exp(logprobs[token]) for token in tokens) / len(tokens)
-            start_s, end_s = self._clipped(job, span)
-            letters = [token for token in tokens if self._has_letters[script.token_ids[token]]]
-            if letters:
-                end_s = min(end_s, self._clipped(job, job.token_spans[letters[-1]])[1] + _AFTER_LETTER_S)
-            words.append(Word(text, start_s, end_s, confidence))
+            probabilities = {token: math.exp(logprobs[token]) for token in tokens}
+            confidence = sum(probabilities.values()) / len(tokens)
+            words.append(Word(text, *self._word_span_s(job, probabilities), confidence))
         if job.given is None:
             words = fill(words, 0.0, job.audio.last_s)
             segments = _segments(script, words)
@@ -320,6 +318,26 @@ class TextAligner:
             tuple(Gap(*self._clipped(job, span)) for span in sorted(job.other)),
             speakers=tuple(dict.fromkeys(filter(None, job.speakers))),
         )
+
+    def _word_span_s(self, job: _Job, probabilities: Mapping[int, float]) -> tuple[float, float]:
+        """Return when a word begins and ends, by the probabilities of its tokens.
+
+        That is where its letters do, and hardly before and after. Letters with a long pause between them, as with music before
+        the first word, are not of one word: the likelier part of them counts.
+        """
+        spans_s = {token: self._clipped(job, job.token_spans[token]) for token in probabilities}
+        parts, ended_s = list[list[int]](), -math.inf
+        for token in filter(lambda token: self._has_letters[job.script.token_ids[token]], probabilities):
+            if spans_s[token][0] - ended_s > _MAX_PAUSE_S:
+                parts.append([])
+            parts[-1].append(token)
+            ended_s = spans_s[token][1]
+        start_s, end_s = min(start_s for start_s, _ in spans_s.values()), max(end_s for _, end_s in spans_s.values())
+        if not parts:
+            return start_s, end_s
+        letters = max(parts, key=lambda part: sum(map(probabilities.__getitem__, part)))
+        begin_s = max(start_s, spans_s[letters[0]][0] - _BESIDE_LETTERS_S)
+        return begin_s, min(end_s, spans_s[letters[-1]][1] + _BESIDE_LETTERS_S)
 
     def _token_logprobs(self, job: _Job) -> dict[int, float]:
         """Return for each aligned token the natural log of its mean probability in its frames."""

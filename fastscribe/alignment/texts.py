@@ -32,7 +32,7 @@ from fastscribe.types import Failure, Source
 MAX_TEXT_BYTES = 64 << 20  # a thousand hours of speech take less
 _DOCUMENTS = (b"PK\3\4", b"%PDF-", b"\xd0\xcf\x11\xe0", b"{\\rtf")  # of Word, LibreOffice and others
 SUBTITLE_EXTENSIONS = (".srt", ".vtt", ".ass", ".ssa")
-_EXTENSIONS = (".txt", *SUBTITLE_EXTENSIONS)  # in a folder the first one counts
+_EXTENSIONS = (".txt", ".md", *SUBTITLE_EXTENSIONS)  # in a folder the first one counts
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Texts:
                 self.passed_over.extend(there[1:])
                 return there[0]
         names = " or ".join(dict.fromkeys((str(place.with_suffix(".txt")), place.with_suffix(".txt").name)))
-        others = ", ".join(SUBTITLE_EXTENSIONS)
+        others = ", ".join(_EXTENSIONS[1:])
         raise AudioError(source.path, f"it has no text: {names} is not in {folder}, nor one with {others}")
 
     def _read(self, file: Path, path: str) -> dict[str, Any]:

@@ -40,6 +40,15 @@ _METAVARS = {
 }
 _URL_AS_PATH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:[/\\\\]")
 LIMIT = re.compile(r" *\[(?:x>=[0-9.]+|[0-9.]+<=x<=[0-9.]+)\]|; (?:x>=[0-9.]+|[0-9.]+<=x<=[0-9.]+)(?=\])")
+# What options of other tools are called here, where no close match says so.
+_ELSEWHERE = {
+    "--diarize": ["--speakers"],
+    "--min-speakers": ["--speakers"],
+    "--max-speakers": ["--speakers"],
+    "--hotwords": ["--boost"],
+    "--initial-prompt": ["--boost"],
+    "--output-format": ["--format"],
+}
 _COMPLETED = {"--format": completion.formats, "--init": completion.models, "--model": completion.models}
 _METAVAR_OF = {name: metavar for metavar, names in _METAVARS.items() for name in names.split()}
 
@@ -66,8 +75,10 @@ class Command(TyperCommand):
         try:
             return list(super().parse_args(ctx, args))
         except Exception as error:
-            if possibilities := getattr(error, "possibilities", None):
-                error.possibilities = [name for name in possibilities if name != "--overwrite"]  # type: ignore[attr-defined]
+            alike = getattr(error, "possibilities", None)
+            if possibilities := _ELSEWHERE.get(getattr(error, "option_name", ""), alike):
+                own = {name for one in self.get_params(ctx) for name in one.opts} - {"--overwrite"}
+                error.possibilities = [name for name in possibilities if name in own]  # type: ignore[attr-defined]
             if isinstance(error, typer.BadParameter) and error.param is not None:
                 _name_value(ctx, error)
             raise

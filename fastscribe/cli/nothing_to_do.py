@@ -27,6 +27,7 @@ from fastscribe.errors import UsageError
 from fastscribe.pipeline.stats import RunStats
 from fastscribe.pipeline.windows import expected_sources
 from fastscribe.results.fingerprint import content_digests, fingerprint
+from fastscribe.results.moved import MOVES
 from fastscribe.results.output import JournaledOutput, check_overwrite, last_run, moved_line_of, open_journaled
 from fastscribe.types import Failure, Source
 from fastscribe.version import __version__
@@ -34,7 +35,7 @@ from fastscribe.version import __version__
 if TYPE_CHECKING:
     from fastscribe.cli.event_log import EventLog
 
-_NO_STATS = ("request", "language", "speaker_names")  # of what a run states
+_NO_STATS = ("request", "language", "speaker_names", MOVES)  # of what a run states
 
 
 def request_of(job: TranscribeJob) -> str | None:
@@ -75,7 +76,9 @@ def end_if_done(job: TranscribeJob, listing: Listing, event_log: EventLog | None
                 expected = expected_sources(listing.ahead(MAX_WAIT_S), None, job.options)
                 check_overwrite(run, expected, (lambda line: None) if job.quiet else say)
         elif not (is_stream and run.moved is not None):
-            check_moved(job, listing.ahead(MAX_WAIT_S if is_stream else None), partial(moved_line_of, run))
+            inputs = listing.ahead(MAX_WAIT_S) if is_stream else listing.whole()
+            check_moved(job, inputs, partial(moved_line_of, run))
+            listing.begin_again()
         return None
     try:
         most = len(output.journal.entry_indices)  # with more inputs than results, some input has none
@@ -87,7 +90,8 @@ def end_if_done(job: TranscribeJob, listing: Listing, event_log: EventLog | None
             all_done &= listing.is_whole and ledger.num_given > 0
         if not all_done:
             listing.begin_again()
-            check_moved(job, listing.ahead(), output.moved_line)
+            check_moved(job, listing.whole(), output.moved_line)
+            listing.begin_again()
             return output
         stats = _stats(output, listing, perf_counter() - start)
         output.write_report(report_of(output, stats))

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from fastscribe.results.interfaces import Ledger
     from fastscribe.results.output import JournaledOutput
 
+_LONG_S = 60.0  # decoded, and no recording of them is done
+
 
 def say_shard(shard: Shard, quiet: bool) -> None:
     """Print the shard; `quiet` hides it only if the user chose it with --shard."""
@@ -100,7 +102,8 @@ def stopped_hint(job: TranscribeJob, progress: Progress, num_inputs: int | None)
     if job.output.is_stdout:
         return f"{done:,}{of} files are done; with --output-dir the same command goes on where it stopped"
     again = "without --overwrite the command" if job.output.overwrite else "the same command"
-    return f"{done:,}{of} files are done and kept, and {again} goes on from there"
+    hint = "; --window 1 finishes each long recording before the next" if progress.done_s > _LONG_S else ""
+    return f"{done:,}{of} files are done and kept, and {again} goes on from there{'' if done else hint}"
 
 
 def _hours(seconds: float) -> str:
@@ -198,11 +201,10 @@ def say_made_again(output: JournaledOutput, quiet: bool) -> int:
     num_made, not_made = output.files.num_made_again, output.not_made
     if num_made and not quiet:
         recordings = f"{num_made} finished recording{'s' if num_made > 1 else ''}"
-        layouts = sorted(output.files.laid_out_again)
-        again = (
-            f"; their {' and '.join(layouts)} had another layout (--max-line-width and so on) or other names"
-            if layouts
-            else ""
+        looks = {"layout": "another layout (--max-line-width and so on)", "names": "other names of speakers"}
+        again = "".join(
+            f"; their {' and '.join(sorted(formats))} had {looks[look]}"
+            for look, formats in sorted(output.files.laid_out_again.items())
         )
         say(f"made files for {recordings} from their rows, without decoding{again}")
     if not_made:

@@ -212,6 +212,9 @@ MaxCharsPerSecond = Annotated[
 HighlightWords = Annotated[bool, _option("--highlight-words", help="In VTT, underline words as they are spoken.")]
 
 
+_DOCUMENTS = ("doc", "docx", "odt", "rtf", "pdf")
+
+
 def parse_formats(values: Iterable[str] | None) -> tuple[OutputFormat, ...]:
     """Return the formats that --format names, in capitals too, in order and each once.
 
@@ -222,5 +225,6 @@ def parse_formats(values: Iterable[str] | None) -> tuple[OutputFormat, ...]:
     names = [name.strip().lower() for value in values or () for name in value.split(",") if name.strip()]
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise UsageError(f"--format {unknown[0]}: not one of {', '.join(known)}")
+        document = "; pandoc makes a document of what -f md writes" if unknown[0] in _DOCUMENTS else ""
+        raise UsageError(f"--format {unknown[0]}: not one of {', '.join(known)}{document}")
     return tuple(dict.fromkeys(known[name] for name in names))

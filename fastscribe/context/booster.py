@@ -17,7 +17,7 @@ import torch
 from fastscribe.context.boosting import Boost, BoostTables
 from fastscribe.context.context_graph import ContextGraph, build_graph, join
 from fastscribe.context.language_filter import LanguageFilter
-from fastscribe.context.phrases import PhraseEncoder, TokenPath, encode_all, heavy_line, named, without_effect
+from fastscribe.context.phrases import PhraseEncoder, TokenPath, encode_all, named, remarks, without_effect
 from fastscribe.context.vocabulary_mask import VocabularyMasks
 from fastscribe.text.tokenizer import Tokenizer
 from fastscribe.types import Batch, Frames, Phrase
@@ -138,12 +138,9 @@ class Booster:
 
     def _encoded(self, phrases: Phrases) -> list[TokenPath]:
         """Return the token paths of a row's list; warn of phrases that the vocabulary cannot write, and of heavy ones."""
-        encoded = self._get_encoder().paths(phrases)
-        unknown = [one.text for one, paths in zip(phrases, encoded, strict=True) if not paths]
-        lines = (
-            [f"not used, because the model's vocabulary has no pieces for them: {named(unknown)}"] if unknown else []
-        )
-        lines += [line] if (line := heavy_line(phrases)) else []
+        encoder = self._get_encoder()
+        encoded = encoder.paths(phrases)
+        lines = remarks(phrases, encoded, encoder)
         if lines and phrases not in self._warned and self._num_warnings < _MAX_WARNINGS:
             self._warned.add(phrases)
             self._num_warnings += 1

@@ -248,22 +248,32 @@ def without_effect(
 def encode_all(phrases: Sequence[Phrase], encoder: PhraseEncoder, say: Callable[[str], None]) -> list[list[TokenPath]]:
     """Encode a list, and name the phrases that the vocabulary cannot write. Raises UsageError if it can write none."""
     encoded = encoder.paths(phrases)
-    unknown = [phrase.text for phrase, paths in zip(phrases, encoded, strict=True) if not paths]
-    if unknown:
-        if len(unknown) == len(phrases):
-            raise UsageError(f"--boost: the model's vocabulary can write none of the phrases: {named(unknown)}")
-        say(f"--boost: not used, because the model's vocabulary has no pieces for them: {named(unknown)}")
-    if line := heavy_line(phrases):
-        say(f"--boost: {line}")
+    lines = [f"--boost: {line}" for line in remarks(phrases, encoded, encoder)]
+    if phrases and not any(encoded):
+        raise UsageError(lines[0])
+    for line in lines:
+        say(line)
     return encoded
 
 
-def heavy_line(phrases: Sequence[Phrase]) -> str | None:
-    """Return the message about phrases whose weight writes them where they are not spoken; None if there are none."""
-    heavy = [phrase.text for phrase in phrases if phrase.weight > _HEAVY]
-    if not heavy:
-        return None
-    return f"with weights above {_HEAVY:g} phrases are also written where they are not spoken: {named(heavy)}"
+def remarks(phrases: Sequence[Phrase], encoded: Sequence[Sequence[TokenPath]], encoder: PhraseEncoder) -> list[str]:
+    """Return the messages about a list: phrases that the vocabulary cannot write, and those that are written too often.
+
+    Args:
+        phrases: A list.
+        encoded: The ways to write each phrase, from `encoder`.
+        encoder: The model's.
+    """
+    lines, heavy = [], [phrase.text for phrase in phrases if phrase.weight > _HEAVY]
+    if unknown := [phrase.text for phrase, paths in zip(phrases, encoded, strict=True) if not paths]:
+        letters = dict.fromkeys(unicodedata.normalize("NFC", "".join("".join(unknown).split())))
+        lost = [letter for letter in letters if not encoder.paths([Phrase(letter)])[0]]
+        lines.append(f"not used, because the model does not write {named(lost) if lost else 'them'}: {named(unknown)}")
+    if heavy:
+        lines.append(
+            f"with weights above {_HEAVY:g} phrases are also written where they are not spoken: {named(heavy)}"
+        )
+    return lines
 
 
 def named(phrases: Sequence[str]) -> str:

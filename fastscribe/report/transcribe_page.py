@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fastscribe._system.text_layout import first_of
 from fastscribe._system.url_secrets import hide_secrets
 from fastscribe.cli.app import StdoutClosed
 from fastscribe.cli.run_hooks import RunHook
@@ -19,6 +20,7 @@ from fastscribe.errors import FastscribeError
 from fastscribe.report.files import check_page, write_page
 from fastscribe.report.recorder import RunRecorder
 from fastscribe.report.run_page import FINISHED, render
+from fastscribe.types import Phrase
 
 if TYPE_CHECKING:
     from fastscribe.cli.run_hooks import TranscribeJob
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from fastscribe.types import Failure, Transcript
 
 _MAX_COMMAND = 4000  # characters; a shell that expands a glob makes millions
+_MAX_SHOWN = 100  # phrases of a setting
 
 
 class PageHook(RunHook):
@@ -75,9 +78,11 @@ class PageHook(RunHook):
         """Write the page of a run that has finished; one that did nothing leaves an earlier page. Raises OutputError."""
         if self._recorder is not None and (stats.files or not job.output.place):
             self.write(job, stats)
-        elif not quiet:
-            [path] = self.files(job.output).values()
-            stays = "stays as it is" if path.exists() and path.stat().st_size else "is not written"
+            return 0
+        [path] = self.files(job.output).values()
+        is_there = path.exists() and path.stat().st_size > 0
+        if not (quiet and is_there):
+            stays = "stays as it is" if is_there else "is not written"
             say(f"--report-html {path}: {stays}, because there was nothing to do; report.json has the earlier numbers")
         return 0
 
@@ -119,4 +124,15 @@ def _settings(job: TranscribeJob, transcriber: Transcriber) -> dict[str, Any]:
     options |= {"frames_in_a_batch_at_most": executor.budget.frames, "formats": ", ".join(job.output.style.formats)}
     options |= {"output_dir": hide_secrets(job.output.where), "devices": job.devices}
     options["shard"] = job.output.shard if job.output.shard.count > 1 else None
-    return {name: value for name, value in options.items() if value not in (None, ())}
+    return {name: _as_given(value) for name, value in options.items() if value not in (None, ())}
+
+
+def _as_given(value: Any) -> Any:
+    """Return a setting as the command line has it, or about so."""
+
+    def word(one: Any) -> str:
+        if isinstance(one, Phrase):
+            return one.text if one.weight == 1 else f"{one.text} ({one.weight:g})"
+        return one if isinstance(one, str) else "=".join(map(str, one))
+
+    return first_of(list(map(word, value)), _MAX_SHOWN) if isinstance(value, tuple) else value

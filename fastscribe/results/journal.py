@@ -39,6 +39,9 @@ _MAX_FORMER = 4  # contents of a file that are remembered
 _NUM_INT64 = 1 << 63
 _ABSENT = object()
 _LEFT_OUT = {"--beam": 1, "--pnc": True}  # values that a fingerprint does not mention
+_CHANGES_OF_TEXT = {"--itn", "--remove-fillers"}  # with which a fingerprint has the language
+_NO_OPTIONS = ("--align", "--speaker-map", "--pnc")  # names in a fingerprint that a command does not take so
+_PHRASES, _MODEL = "a list of phrases", "a model"  # of which a fingerprint has digests
 ENTRY = np.dtype(
     [
         ("key", "u8"),
@@ -422,24 +425,47 @@ def check_same_settings(where: Path | str, before: Mapping[str, Any], fingerprin
         fingerprint: This run's.
     """
     now = json.loads(json.dumps(fingerprint))
-    names = [name for name in {**before, **now} if _shown(before, name) != _shown(now, name)]
+    names = [name for name in {**before, **now} if _value(before, name) != _value(now, name)]
+    if _CHANGES_OF_TEXT & set(names) and not ("--language" in before and "--language" in now):
+        names = [name for name in names if name != "--language"]  # nobody gave it: it follows
     if not names:
         return
     differences = "; ".join(
-        f"{name}: other phrases were given"  # of which the fingerprint has digests
-        if name == "--boost" and name in before and name in now
+        f"{name}: {'other phrases were given' if name == '--boost' else 'was another one'}"
+        if {_shown(before, name), _shown(now, name)} <= {_PHRASES, _MODEL}
         else f"{name} was {_shown(before, name)}, is {_shown(now, name)}"
         for name in names
     )
     why = ", which needs decoding again" if names == ["--tokens"] and now["--tokens"] else ""
     start_over = "" if "export" in now else ", or --overwrite to start over"  # which export does not have
+    go_on = [_as_given(before, name) for name in names]
+    same = "" if None in go_on else f"; to go on here, run it {', '.join(filter(None, go_on))}"
     raise UsageError(
-        f"{where}: holds results of a run with other settings ({differences}{why}): use another folder{start_over}"
+        f"{where}: holds results of a run with other settings ({differences}{why}): use another folder{start_over}{same}"
     )
 
 
+def _value(fingerprint: Mapping[str, Any], name: str) -> Any:
+    return fingerprint.get(name, _LEFT_OUT.get(name, _ABSENT))
+
+
 def _shown(fingerprint: Mapping[str, Any], name: str) -> str:
-    value = fingerprint.get(name, _LEFT_OUT.get(name, _ABSENT))
-    if value is None:
-        return "not set"
-    return "not there" if value is _ABSENT else json.dumps(value, ensure_ascii=False)
+    value = _value(fingerprint, name)
+    if isinstance(value, str) and value.startswith("sha256:"):
+        return _PHRASES if name == "--boost" else _MODEL
+    if value is _ABSENT:
+        return "not given" if name.startswith("--") else "not there"
+    return "not set" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def _as_given(fingerprint: Mapping[str, Any], name: str) -> str | None:
+    """Return how a command gets the value of an option in a fingerprint; None if this does not tell."""
+    value = _value(fingerprint, name)
+    is_option = name.startswith("--") and name not in _NO_OPTIONS
+    if not is_option or isinstance(value, list) or _shown(fingerprint, name) == _MODEL:
+        return None
+    if value is _ABSENT or value is None or value is False:
+        return f"without {name}"
+    if value is True:
+        return f"with {name}"
+    return f"with {name} " + ("and the same phrases" if _shown(fingerprint, name) == _PHRASES else str(value))

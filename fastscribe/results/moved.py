@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain, islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fastscribe._system.text_layout import count_of
 from fastscribe.errors import UsageError
@@ -17,6 +17,7 @@ from fastscribe.results.journal_ledger import key_of, state_of
 from fastscribe.results.storage import ROWS, Storage
 from fastscribe.types import Source
 
+MOVES = "moved"  # what --moved has said so far, among the facts of a journal
 _FEW = 256  # inputs that are looked at
 _MANY = 100_000  # lines of the journal in which they are sought
 
@@ -25,7 +26,8 @@ def moved_line(storage: Storage, run: OutputRun, journal: Journal, inputs: Itera
     """Return what a run says if results seem to be of its inputs when they were elsewhere; "" if there is nothing to say.
 
     There is nothing to say if all of the first inputs have results, or if nothing is known of the others under any other path.
-    If most have results, the run goes on after its line. A --moved finds a result that an earlier run has taken over, too.
+    If most have results, the run goes on after its line. A --moved finds a result that an earlier run has taken over, too, and
+    the run ends if it finds none; not a shard of which most have results, as those that moved may be in others.
 
     Args:
         storage: Where the results are.
@@ -46,7 +48,7 @@ def moved_line(storage: Storage, run: OutputRun, journal: Journal, inputs: Itera
     sources = list(islice(files, _FEW))
     new = [one for one in sources if not journal.has_result(key_of(one))]
     is_part = 2 * len(new) <= len(sources)  # a subfolder, perhaps
-    if given == Moved.of(NOT_MOVED) or not new or (is_part and given is not None):
+    if given == Moved.of(NOT_MOVED) or (not new if given is None else is_part and may_find_none):
         return ""
 
     def is_known(source: Source, moved: Moved) -> bool:
@@ -56,7 +58,7 @@ def moved_line(storage: Storage, run: OutputRun, journal: Journal, inputs: Itera
     if given is not None and any(is_known(one, given) for one in chain(sources, files)):
         return ""
     found = None if journal.path is None else _find_moved(journal.path, new, is_part)
-    moved = None if found is None else _place_of(found, storage, is_known, given is not None)
+    moved = None if found is None else _place_of(found, storage, is_known, journal.facts, given is not None)
     if given is not None:
         near = f"did you mean {moved}?" if moved else f"--moved {NOT_MOVED} decodes them"
         raise UsageError(f"{given}: takes over no result in {where}, so nothing is decoded: {near}")
@@ -121,13 +123,14 @@ def _place_of(
     found: list[_Found],
     storage: Storage,
     is_known: Callable[[Source, Moved], bool],
+    facts: Mapping[str, Any],
     may_be_there: bool,
 ) -> Moved | None:
     """Return what --moved should say for inputs of which results have the names and sizes.
 
     Return None if those recordings are still there, unless they `may_be_there`, or if their rows are no longer where the
-    journal says. The old place is UNKNOWN_PLACE if rows name it by a path that counts from their list, or were taken over from
-    a third place.
+    journal says. Rows name the first place of a recording; the journal's facts have what --moved said since then. The old
+    place is UNKNOWN_PLACE if rows name it by a path that counts from their list, or from another folder than this run's.
     """
     source, _, entry = found[0]
     row = storage.read(ROWS, entry.begin, entry.end)
@@ -135,13 +138,14 @@ def _place_of(
         return None
     stated, path = str(json.loads(row).get("audio_filepath")), str(source.file)
     is_relative = source.row is not None and not os.path.isabs(stated)  # to its list, which may have been anywhere
-    old = os.path.join(os.sep, UNKNOWN_PLACE, stated) if is_relative else os.path.abspath(stated)
-    if old == os.path.abspath(path):  # it was taken over elsewhere, and is back
-        return Moved(UNKNOWN_PLACE, os.path.dirname(old))
-    moved = _folders(old, os.path.abspath(path))
+    places = [os.path.join(os.sep, UNKNOWN_PLACE, stated) if is_relative else os.path.abspath(stated)]
+    for before, after in facts.get(MOVES, ()):
+        places.append(Moved(after, before).before(places[-1]) or places[-1])
+    moves = [(old, _folders(old, os.path.abspath(path))) for old in places]
+    old, moved = next((one for one in moves if one[1] and is_known(source, one[1])), moves[0])
     if moved is None or (os.path.exists(old) and not may_be_there):
         return None
-    return moved if not is_relative and is_known(source, moved) else moved._replace(old=UNKNOWN_PLACE)
+    return moved if is_known(source, moved) else moved._replace(old=UNKNOWN_PLACE)
 
 
 def _folders(old: str, new: str) -> Moved | None:

@@ -41,7 +41,7 @@ from fastscribe.results.journal import (
 )
 from fastscribe.results.journal import last_run as last_run_in
 from fastscribe.results.journal_ledger import JournalLedger, key_of
-from fastscribe.results.moved import moved_line
+from fastscribe.results.moved import MOVES, moved_line
 from fastscribe.results.names import Names
 from fastscribe.results.paths import Paths, in_the_way, journals_in
 from fastscribe.results.result_files import ResultFiles, file_formats
@@ -142,10 +142,14 @@ class JournaledOutput:
                 f"{storage.where}: holds results of {shard}, of a run divided otherwise than {run.shard}: use another folder, "
                 "or --overwrite to start over"
             )
-        names = run.style.speaker_names
         facts = dict(run.facts)
+        stated = None if (run.style.speaker_names or run.moved) is None else last_run(storage.where, run.shard)
+        earlier = {} if stated is None else stated.facts
+        names, moves = _with_names(run.style, earlier).speaker_names, earlier.get(MOVES, [])
         if names is not None:
             facts[_NAMES] = {"in_order": list(names.in_order), "of_labels": list(map(list, names.of_labels))}
+        if run.moved is not None and run.moved.old and list(run.moved) not in moves:
+            facts[MOVES] = [*moves, list(run.moved)]
         return storage.open(run.header, facts, self._say)
 
     def _names_of_all(self, run: OutputRun) -> Names:
@@ -466,7 +470,7 @@ def last_run(place: Path | str, shard: Shard) -> LastRun | None:
 
 
 def style_at(run: OutputRun) -> OutputStyle:
-    """Return a run's style with the names of speakers that were last given for its place, unless it has names itself."""
+    """Return a run's style with the names of speakers that were given for its place, behind those that it has itself."""
     if run.place is None or run.overwrite:
         return run.style
     try:
@@ -477,11 +481,12 @@ def style_at(run: OutputRun) -> OutputStyle:
 
 
 def _with_names(style: OutputStyle, facts: Mapping[str, Any]) -> OutputStyle:
-    names = facts.get(_NAMES)
-    if names is None or style.speaker_names is not None:
+    names, given = facts.get(_NAMES), style.speaker_names
+    if names is None:
         return style
     of_labels = tuple((recording, label, name) for recording, label, name in names["of_labels"])
-    return replace(style, speaker_names=SpeakerNames(tuple(names["in_order"]), of_labels))
+    earlier = SpeakerNames(tuple(names["in_order"]), of_labels)
+    return replace(style, speaker_names=earlier if given is None else given.after(earlier))
 
 
 def moved_line_of(run: OutputRun, inputs: Iterable[object]) -> str:

@@ -32,7 +32,7 @@ class ResultFiles:
         names: Gives the files' names.
         num_made_again: Earlier results that got files.
         not_made: Why files of earlier results could not be made.
-        laid_out_again: Formats of files that had another layout.
+        laid_out_again: Formats of files that had another "layout", or other "names" of speakers.
 
     Args:
         storage: Where the files are.
@@ -43,7 +43,7 @@ class ResultFiles:
     def __init__(self, storage: Storage, journal: Journal, committer: Committer) -> None:
         self.num_made_again = 0
         self.not_made: list[OSError] = []
-        self.laid_out_again: set[str] = set()
+        self.laid_out_again: dict[str, set[str]] = {}
         self._storage, self._journal, self._committer = storage, journal, committer
         self._lock = Lock()  # of what is counted
 
@@ -139,22 +139,22 @@ class ResultFiles:
                 missing.append(format)
             elif min(size, NO_FILE - 1) != sizes.get(format):
                 self._committer.kept[file] = None
-            elif not self._is_laid_out(entry_index, format):
+            elif other := self._other_look(entry_index, format):
                 former = self._journal.entry(entry_index).left()[format]
                 if is_ours(self._storage, NewFile(file, b"", former), size):
                     missing.append(format)
-                    self.laid_out_again.add(format)
+                    self.laid_out_again.setdefault(other, set()).add(format)
                 else:
                     self._committer.kept[file] = None
         return missing
 
-    def _is_laid_out(self, entry_index: int, format: str) -> bool:
-        """Return True if a file has this run's layout. A run that names no speakers leaves those that files have."""
+    def _other_look(self, entry_index: int, format: str) -> str:
+        """Return "layout" or "names" if that of a file is not this run's, else "". A run without names leaves those there."""
         found = self._journal.layout(entry_index, format)
-        if found is None:
-            return False
-        names, layout = divmod(found, 1 << 32)
-        return layout == self._layout_of(format) and self._names_layout in (0, names)
+        names, layout = (0, None) if found is None else divmod(found, 1 << 32)
+        if layout != self._layout_of(format):
+            return "layout"
+        return "" if self._names_layout in (0, names) else "names"
 
     def _make(self, entry_index: int, name: str, formats: Sequence[str], order: int) -> bool:
         """Queue files of an earlier result. Return False if its row is no result."""
@@ -180,14 +180,15 @@ class ResultFiles:
         """
         journal = self._journal
         found: list[str] = []
+        queued: dict[int, list[str]] = {}  # formats, by entry index
         behind = journal.entry_indices[journal.entry_indices >= journal.num_synced]
         for entry_index in np.sort(behind[journal.entries["name"][behind] != 0]).tolist():
             entry = journal.entry(entry_index)
             has_row = entry.state != NO_STATE
             try:
                 formats = [format for format in entry.files if has_row and not self._is_whole(entry, format)]
-                if formats:
-                    self._make(entry_index, entry.name, formats, entry.order)
+                if formats and self._make(entry_index, entry.name, formats, entry.order):
+                    queued[entry_index] = formats
             except OSError as error:
                 self.not_made.append(without_frames(error))
             gone = [(format, crcs) for format, crcs in entry.former.items() if format not in entry.files]
@@ -196,6 +197,9 @@ class ResultFiles:
             )
             found += (f"{entry.name}.{format}" for format in entry.left())
         self._committer.flush()
+        for entry_index, formats in queued.items():
+            name = journal.entry(entry_index).name
+            self.num_made_again -= all(f"{name}.{format}" in self._committer.kept for format in formats)
         if found:
             self._storage.sync(found)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -58,15 +59,13 @@ def test_words_have_nemos_frames(name: str, tmp_path: Path) -> None:
         assert not transcript.gaps and not any(word.missing for word in transcript.words)
         assert [word.text for word in transcript.words] == TEXTS[file].split()
         last_s = transcript.audio.duration_s
-        nexts_s = [*(word.start_s for word in transcript.words[1:]), last_s]
-        for word, next_s, (_, first, end) in zip(transcript.words, nexts_s, expected, strict=True):
-            end_s = max(
-                token.end_s
-                for token in transcript.tokens
-                if token.piece.strip() and word.start_s <= token.start_s < next_s
-            )
-            assert round(word.start_s / frame_s) == first and end_s == pytest.approx(min(end * frame_s, last_s))
+        nexts = [*(first for _, first, _ in expected[1:]), np.inf]
+        for word, after, (_, first, end) in zip(transcript.words, nexts, expected, strict=True):
+            own = [token for token in transcript.tokens if first <= round(token.start_s / frame_s) < after]
+            end_s = max(token.end_s for token in own if token.piece.strip())
+            assert round(own[0].start_s / frame_s) == first and end_s == pytest.approx(min(end * frame_s, last_s))
             assert word.end_s == end_s or (word.end_s < end_s and not word.text[-1].isalnum())
+            assert word.start_s == own[0].start_s or (word.start_s > own[0].start_s and own[0].piece == "▁")
 
 
 def test_a_full_stop_in_the_pause_does_not_lengthen_its_word(tmp_path: Path) -> None:
@@ -82,6 +81,46 @@ def test_a_full_stop_in_the_pause_does_not_lengthen_its_word(tmp_path: Path) -> 
     loud = np.flatnonzero(np.abs(clip_S) > np.abs(clip_S).max() / 20)[-1] / rate
     ends_s = [segment.end_s - start_s for segment, start_s in zip(found.segments, (0.0, length_s + 2.0), strict=True)]
     assert ends_s == pytest.approx([loud, loud], abs=0.2)
+
+
+def test_music_before_the_speech_does_not_lengthen_the_first_word(tmp_path: Path) -> None:
+    """The packaged model writes a space, which is a part of the first word, anywhere before it."""
+    clip_S, rate = soundfile.read(FILES[0], dtype="float32")
+    notes = (
+        np.sin(2 * np.pi * pitch * np.arange(rate // 4) / rate) * np.exp(-np.arange(rate // 4) / rate * 3)
+        for pitch in (262, 330, 392, 523, 440, 349) * 4
+    )
+    soundfile.write(tmp_path / "a.flac", np.concatenate([*(0.2 * note for note in notes), clip_S]), rate)
+    (tmp_path / "a.txt").write_text(TEXTS[FILES[0].name], encoding="utf-8")
+    (found,) = Aligner.load("default", "cpu", "fp32").align(tmp_path / "a.flac", tmp_path / "a.txt")
+    assert isinstance(found, Transcript)
+    loud = np.flatnonzero(np.abs(clip_S) > np.abs(clip_S).max() / 20)[0] / rate
+    assert found.tokens[0].start_s < 1.0 and found.words[0].start_s == pytest.approx(6.0 + loud, abs=0.3)
+
+
+@pytest.mark.parametrize(
+    ("frames", "span_s"),
+    [
+        # Of the space before the word, and of its letters.
+        ((0, 5, 21, 22, 23), (0.42, 2.4)),
+        ((0, 5, 27, 28, 29), (2.62, 3.0)),
+        ((4, 5, 6, 7, 29), (0.42, 0.88)),
+        ((5, 6, 7, 8, 9), (0.52, 1.0)),
+    ],
+)
+def test_a_letter_far_from_its_word_is_none_of_it(
+    aligner: Aligner, frames: tuple[int, ...], span_s: tuple[float, float]
+) -> None:
+    text_aligner = aligner.text_aligner
+    script = text_aligner._speller.script("Often")
+    job: Any = SimpleNamespace(
+        script=script,
+        token_spans={token: (frame, frame + 1) for token, frame in enumerate(frames)},
+        frames=SimpleNamespace(span_s=lambda first, end: (first / 10, end / 10)),
+        audio=SimpleNamespace(last_s=9.0),
+    )
+    probabilities = dict.fromkeys(range(len(script.token_ids)), 0.5)
+    assert text_aligner._word_span_s(job, probabilities) == pytest.approx(span_s)
 
 
 @pytest.mark.parametrize("names", [("Anna", "Berta"), ("speaker 1", "speaker 2")])

@@ -71,10 +71,13 @@ def test_folder_of_texts_resumes(tmp_path: Path) -> None:
         shutil.copy(file, audio)
         (texts / f"{file.stem}.txt").write_text(TEXTS[file.name], encoding="utf-8")
     (texts / f"{FILES[2].stem}.txt").unlink()
+    (texts / f"{FILES[1].stem}.txt").unlink()
+    (texts / f"{FILES[1].stem}.md").write_text(f"# talk (00:07)\n\n[00:00] {TEXTS[FILES[1].name]}\n", encoding="utf-8")
     command = (audio, "--text", texts, "-o", out, "-f", "srt,json")
     first = align(*command)
     assert first.returncode == 1
     assert f"{FILES[2].name}: input failed: it has no text: {FILES[2].stem}.txt is not in {texts}" in first.stderr
+    assert f"is not in {texts}, nor one with .md, .srt" in first.stderr
     assert {path.name for path in out.glob("*.srt")} == {f"{file.stem}.srt" for file in FILES[:2]}
     (texts / f"{FILES[2].stem}.txt").write_text(TEXTS[FILES[2].name], encoding="utf-8")
     (texts / f"{FILES[1].stem}.txt").write_text(TEXTS[FILES[1].name].split()[0], encoding="utf-8")
@@ -99,7 +102,7 @@ def test_errors_of_the_text_are_said(tmp_path: Path) -> None:
     lines = result.stderr.splitlines()
     assert result.returncode == 0 and len(lines) == 2
     assert "does not write β, which the texts have once" in lines[0] and "1 word of the texts was not heard" in lines[1]
-    assert f": {FILES[1]}: ox; they are marked" in lines[1]
+    assert f": {FILES[1]}: ox; it is marked" in lines[1]
 
 
 def test_a_line_that_nobody_speaks_has_no_cue(tmp_path: Path) -> None:
@@ -189,7 +192,7 @@ def test_files_of_texts(tmp_path: Path) -> None:
     assert second["subtitles"]["encoding"] == "windows-1252" and second["text"].endswith(" é")
     assert third["error"]["message"].endswith(f"{FILES[2].stem}.ass: it has no cue with a time: no subtitles to align")
     assert f"{FILES[1].stem}.vtt: not UTF-8: read as windows-1252; save it as UTF-8" in result.stderr
-    assert f"not read: {texts / FILES[0].stem}.srt, because of several texts .txt, .srt, .vtt" in result.stderr
+    assert f"not read: {texts / FILES[0].stem}.srt, because of several texts .txt, .md, .srt, .vtt" in result.stderr
     (tmp_path / "a.txt").write_bytes(f"{SENTENCE} José".encode("windows-1252"))
     guessed = align(FILES[0], "--text", tmp_path / "a.txt")
     assert rows(guessed.stdout)[0]["text"] == f"{SENTENCE} José"

@@ -51,6 +51,10 @@ def test_a_stopped_run_says_how_it_goes_on(output: dict[str, bool], said: str) -
     job: Any = SimpleNamespace(output=SimpleNamespace(**output))
     assert stopped_hint(job, Progress(files=12, skipped=1000), 4000) == f"1,012 of 4,000 files are done{said}"
     assert stopped_hint(job, Progress(files=12), None).startswith("12 files are done")
+    hint = "; --window 1 finishes each long recording before the next"
+    assert stopped_hint(job, Progress(done_s=900.0), 7).endswith(hint) is not output["is_stdout"]
+    for progress in (Progress(files=1, done_s=900.0), Progress(done_s=9.0)):
+        assert hint not in stopped_hint(job, progress, 7)
 
 
 def test_recordings_without_words_are_named_up_to_a_few() -> None:

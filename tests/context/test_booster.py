@@ -66,7 +66,7 @@ def test_unknown_phrases_of_rows_are_one_line_a_list() -> None:
     lists = [(Phrase(f"x{number}"), Phrase(f"y{number}"), *A) for number in range(20)]
     for _ in range(2):
         assert boosted_letters(prepared.boost(batch(*lists))) == ["a"] * 20
-    assert len(lines) == 10 and lines[0].endswith("no pieces for them: x0, y0")
+    assert len(lines) == 10 and lines[0].endswith("the model does not write x, 0, y: x0, y0")
     assert "nothing is said about later rows" in lines[-1]
 
 

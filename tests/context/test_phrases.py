@@ -161,7 +161,7 @@ def test_unknown_phrases_are_named_once() -> None:
     lines: list[str] = []
     given = [Phrase("ab"), *(Phrase("x" * n) for n in range(1, 8))]
     encoded = encode_all(given, encoder, lines.append)
-    assert len(lines) == 1 and "x, xx, xxx, xxxx, xxxxx and 2 more" in lines[0]
+    assert len(lines) == 1 and "the model does not write x: x, xx, xxx, xxxx, xxxxx and 2 more" in lines[0]
     assert [bool(paths) for paths in encoded] == [True] + [False] * 7
-    with pytest.raises(UsageError, match=r"can write none of the phrases: x$"):
+    with pytest.raises(UsageError, match=r"not used, because the model does not write x: x$"):
         encode_all([Phrase("x")], encoder, lines.append)

@@ -40,6 +40,10 @@ def test_run_and_resume(tmp_path: Path) -> None:
     assert "This page is about this run" not in text
     assert "hf_secret" not in text
     assert "Where the time went" in text and text.count("mean confidence") == 2
+    named = ("--speakers", "channels", "--speaker-names", "Host,Guest", "--boost", "Rice Stadium,Zed")
+    assert transcribe(*clips[:1], *named, "--report-html", tmp_path / "named.html").returncode == 0
+    settings = Page((tmp_path / "named.html").read_text()).text
+    assert "Host, Guest" in settings and "Rice Stadium, Zed" in settings and "Phrase(" not in settings
     assert transcribe(*clips, bad, "-o", out, "--report-html", page).returncode == 3
     again = Page(page.read_text()).text
     assert "Earlier runs had done 3 files already, of which 1 had failed" in again
@@ -52,6 +56,7 @@ def test_run_and_resume(tmp_path: Path) -> None:
     assert idle.returncode == 3 and not page.exists()
     why = "is not written, because there was nothing to do; report.json has the earlier numbers"
     assert idle.stderr.splitlines()[-1] == f"fastscribe: --report-html {page}: {why}"
+    assert f"{page}: is not written" in transcribe(*clips, bad, "-o", out, "-q", "--report-html", page).stderr
     assert not list(tmp_path.glob("*.part"))
 
 

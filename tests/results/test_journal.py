@@ -143,8 +143,17 @@ def test_other_settings_are_named(tmp_path: Path) -> None:
     for part in ('--dtype was "fp32", is "bf16"', '--channel was ["a"], is ["a", "é"]', "gone was 1, is not there",
                  "new was not there, is not set", "--overwrite", "another folder", str(tmp_path)):  # fmt: skip
         assert part in said
-    assert "model was" not in said and "--beam" not in said
-    with pytest.raises(UsageError, match=r"\(--boost: other phrases were given\): use"):
+    assert "model was" not in said and "--beam" not in said and "to go on" not in said
+    before = {"--boost": "sha256:1", "--itn": True, "--language": "en", "--dtype": "bf16"}
+    with pytest.raises(UsageError) as raised:
+        check_same_settings(tmp_path, before, {"--remove-fillers": True, "--dtype": "fp32"})
+    said = str(raised.value)
+    assert "--boost was a list of phrases, is not given; --itn was true, is not given" in said
+    assert "--language" not in said and "sha256" not in said
+    assert said.endswith(
+        "to go on here, run it with --boost and the same phrases, with --itn, with --dtype bf16, without --remove-fillers"
+    )
+    with pytest.raises(UsageError, match=r"\(--boost: other phrases were given\): use.* with --boost and the same"):
         check_same_settings(tmp_path, {"--boost": "sha256:1"}, {"--boost": "sha256:2"})
     check_same_settings(tmp_path, FINGERPRINT, {**FINGERPRINT, "--channel": ("a",)})
 

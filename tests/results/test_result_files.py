@@ -76,7 +76,7 @@ def test_an_edited_file_stays_and_is_named(place: Place, layout: SubtitleStyle, 
         output = run(place, said := [], layout)
         is_noticed = word != "VERY" or layout is NARROW
         assert [line.startswith(f"{place.where}/a.srt: edited since the run") for line in said] == [True] * is_noticed
-        assert output.files.laid_out_again == ({"srt"} if layout is NARROW and number == 0 else set())
+        assert output.files.laid_out_again == ({"layout": {"srt"}} if layout is NARROW and number == 0 else {})
         files = place.contents()
         assert files["a.srt"] == edited and ("very\ncurious" in files["b.srt"]) == (layout is NARROW)
     place.remove("a.srt")
@@ -89,7 +89,7 @@ def test_a_layout_again_and_back(place: Place) -> None:
     run(place, [], WIDE, ("srt", "vtt"))
     wide = place.contents()
     run(place, [], NARROW, ("srt",))
-    assert run(place, [], WIDE, ("srt", "vtt")).files.laid_out_again == {"srt"}
+    assert run(place, [], WIDE, ("srt", "vtt")).files.laid_out_again == {"layout": {"srt"}}
     assert place.contents() == wide
 
 

@@ -82,6 +82,18 @@ def test_formats_and_layouts(scene: Scene) -> None:
         assert files["b.srt"].count(b"\n") > before["b.srt"].count(b"\n")
 
 
+@in_a_folder
+def test_a_stopped_run_leaves_an_edited_file_and_does_not_count_it(scene: Scene) -> None:
+    for name in "ab":
+        scene.recording(f"{name}.flac")
+    assert scene.transcribe() == 0
+    journal = scene.read("journal.jsonl")
+    scene.write("journal.jsonl", journal.removesuffix(b'{"synced": true}\n'))  # as of a run that was killed
+    scene.write("a.srt", b"edited")
+    (scene.inputs / "a.flac").unlink()
+    assert scene.transcribe() == 0 and "a.srt: edited since the run" in scene.said and "made files" not in scene.said
+
+
 @pytest.mark.parametrize("scene", ["folder", "store", "store without conditional writes"], indirect=True)
 def test_a_file_of_somebody_else_keeps_its_name(scene: Scene, server: FaultyStore) -> None:
     """The recording gets letters, and one line names the first; a name that is given stays, whatever comes later."""
@@ -108,7 +120,10 @@ def test_another_model_or_command_needs_another_folder(scene: Scene) -> None:
     manifest.write_text(json.dumps({"audio_filepath": str(recording), "text": "At Rice Stadium"}) + "\n")
     assert scene.transcribe(recording) == 0
     before = scene.files()
-    for given, option in (("transcribe", recording), "model was"), (("align", manifest), "--align was not there"):
+    for given, option in (
+        (("transcribe", recording), "model: was another one"),
+        (("align", manifest), "--align was not given"),
+    ):
         refused = fastscribe(*given, "-o", scene.place, "-f", "srt", "--dtype", "fp32", "--quiet")
         assert refused.returncode == 2 and "results of a run with other settings" in refused.stderr, refused.stderr
         assert option in refused.stderr
@@ -143,7 +158,7 @@ def test_a_folder_that_is_elsewhere(scene: Scene) -> None:
         assert scene.transcribe(new, code=NO_MODEL, more=more) == 0
         assert scene.files() == files and len(scene.rows()) == 2
     new.rename(old)
-    assert scene.transcribe() == 2 and f"--moved OLD={old} (with the folder" in scene.said  # it is where its rows say
+    assert scene.transcribe() == 2 and f"--moved {new}={old} takes" in scene.said  # it is where its rows say
     scene.recording("a.flac", "three")  # of another size: it is another one
     assert scene.transcribe(more=("--moved", f"{new}/={old}")) == 0
     assert scene.files().keys() == files.keys() and len(scene.rows()) == 2
@@ -180,9 +195,9 @@ def test_a_folder_that_is_elsewhere_is_not_decoded_again(scene: Scene) -> None:
     assert scene.transcribe(more=("--overwrite",)) == 0
     old.rename(new)
     assert scene.transcribe(new, code=NO_MODEL, more=("--moved", f"{old}={new}")) == 0
-    new.rename(third)  # rows have the oldest path, of which the journal knows nothing any more
+    new.rename(third)  # rows have the oldest path
     assert scene.transcribe(third, code=NO_MODEL) == 2
-    assert f"--moved OLD={third} (with the folder in which they were as OLD) takes the results over" in scene.said
+    assert f"--moved {new}={third} takes the results over" in scene.said
     assert len(scene.rows()) == 6
     assert scene.transcribe(third, more=("--moved", "none")) == 0 and len(scene.rows()) == 12
 
@@ -200,7 +215,13 @@ def test_a_subfolder_that_was_renamed_is_named_and_decoded_again(scene: Scene) -
         scene.transcribe(more=("--dry-run",)) == 0
         and f"1 input without a result: --moved {old}={new} takes" in scene.said
     )
+    for dry in ((), ("--dry-run",)):
+        wrong = ("--moved", f"{old}x={new}", *dry)
+        assert scene.transcribe(code=NO_MODEL, more=wrong) == 2 and f"did you mean --moved {old}={new}?" in scene.said
     assert scene.transcribe(code=NO_MODEL, more=("--moved", f"{old}={new}")) == 0 and len(scene.rows()) == 5
+    third = new.rename(scene.inputs / "w4")
+    assert scene.transcribe(more=("--dry-run",)) == 0 and f"a result: --moved {new}={third} takes" in scene.said
+    third.rename(new)
     (new / "d.flac").rename(new / "e.flac")
     assert scene.transcribe() == 0 and "--moved" not in scene.said
     assert "1 result is of an input not given this time: w2/d.flac" in scene.said

@@ -316,6 +316,17 @@ def test_other_names_need_no_decoding(folder: Path, tmp_path: Path) -> None:
     stored = rows((out / "transcripts.jsonl").read_text())
     found = {Path(row["audio_filepath"]).name: row["speakers"] for row in stored}
     assert len(stored) == 4 and found["call.wav"] == list(NAMES) and found["new.wav"] == ["channel 1", "channel 2"]
+    # Names of one recording stay until it gets others, or none, and so do those for all.
+    for named, expected in (
+        ("call.wav\tagent\tKarl", ["Berta", "Karl"]),
+        ("new.wav: channel 1: Otto", ["Berta", "Karl"]),
+        ("customer: Eva", ["Eva", "Karl"]),
+        ("in/call.wav\tcustomer\tIda", ["Ida", "agent"]),
+    ):
+        names.write_text(f"{named}\n")
+        assert fastscribe(*export("txt", "--speaker-names", names)).returncode == 0
+        assert speakers(out, "call", "txt") == expected
+    assert "; their txt had other names of speakers" in fastscribe(*given, "-f", "txt", "--speaker-names", "A,B").stderr
 
 
 def test_names_of_nobody_are_said(folder: Path, tmp_path: Path) -> None:
@@ -361,7 +372,7 @@ def test_names_of_nobody_are_said(folder: Path, tmp_path: Path) -> None:
         (("--speakers", "channels", "--speaker-names", "a,"), "a name is empty"),
         (("--speakers", "channels", "--speaker-names", "channel 1=Host"), "in the order of the speakers, without ="),
         (("--speakers", "channels", "--speaker-names", "channel 2"), "is the name of a channel without one"),
-        (("--speakers", "channels", "--speaker-names", __file__), "test_dialogues.py: line 1: not LABEL<TAB>NAME or"),
+        (("--speakers", "channels", "--speaker-names", __file__), "test_dialogues.py: line 3: not LABEL<TAB>NAME or"),
         (("--speakers", "voices"), "voices: no such file or folder"),
     ],
     ids=["names-alone", "channel", "twice", "empty", "by label", "default", "no map", "other"],
