@@ -287,7 +287,9 @@ class Track:
                 entry = entries[middle]
                 low, high = (low, middle) if entry.pos + entry.size > self._num_bytes else (middle + 1, high)
             held = max(0, entries[low].timestamp - self._origin)
-            self._check_end((end - self._origin) * self._tick_s, held * self._tick_s)
+            problem = missing_problem(float((end - self._origin) * self._tick_s), float(held * self._tick_s))
+            if problem is not None:
+                raise ContainerError(problem)
         return int(end)
 
     def _walked_end(self) -> int:
@@ -377,10 +379,6 @@ class Track:
             raise ContainerError(
                 f"several recordings in one: its times start again at {at_s:.2f} s: convert it, e.g. with ffmpeg"
             )
-
-    def _check_end(self, promised_s: Fraction, held_s: Fraction) -> None:
-        if (problem := missing_problem(float(promised_s), float(held_s))) is not None:
-            raise ContainerError(problem)
 
     def _note_end(self, packet: Packet[Any], end: int) -> None:
         """Extend the track to the packet's end; a packet without a duration lasts as long as the one before."""

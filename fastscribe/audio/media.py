@@ -23,8 +23,7 @@ from typing import Any, BinaryIO, ClassVar, TypeAlias, cast, overload
 from weakref import WeakValueDictionary
 
 from fastscribe._system.positioned_read import PositionedFile
-from fastscribe.errors import AudioError
-from fastscribe.types import File, Medium, Samples, Source
+from fastscribe.types import File, Medium, Samples
 
 _FIND_BYTES = 1 << 16  # searched at a time
 _file_locks: WeakValueDictionary[int, Lock] = WeakValueDictionary()  # by id of a caller's file
@@ -174,13 +173,6 @@ def forget_media() -> None:
     """Free what is kept of the media of a run that has ended."""
     for forget in _caches:
         forget()
-
-
-def local_path(source: Source) -> str:
-    """Return the path of a source's file. Raises AudioError if it has none."""
-    if not isinstance(source.file, str):
-        raise AudioError(source.path, "is not a local file")
-    return source.file
 
 
 def is_held(file: File) -> bool:

@@ -118,7 +118,11 @@ def _checked_header(opened: _Opened) -> Header:
     header = _sound_header(opened) if track is None else track
     if opened.unfinished is not None:
         return header._replace(reading=TO_END, notes=(opened.unfinished,))
-    return header._replace(notes=_notes(opened)) if header.num_tracks is None else header
+    if header.num_tracks is None and opened.size is None and opened.head.startswith(_WITH_SIZE):
+        return header._replace(
+            notes=(f"{NO_LENGTH}: {TO_THE_END}",)
+        )  # a stream, whose writer could not know its length
+    return header
 
 
 def _ogg_track(opened: _Opened, ogg: OggFile) -> Header | None:
@@ -279,12 +283,6 @@ def _check_held(opened: _Opened, length_s: float = 0.0) -> None:
         raise opened.error(f"truncated: header promises {promised:,} bytes of samples, file holds {held:,}")
     lengths = f"header promises {held_s * promised / held:.2f} s, file holds {held_s:.2f} s"
     raise opened.error(f"truncated: {lengths} ({promised:,} and {held:,} bytes)")
-
-
-def _notes(opened: _Opened) -> tuple[str, ...]:
-    """Return the note of a stream, whose writer could not know its length."""
-    is_left_out = opened.size is None and opened.head.startswith(_WITH_SIZE)
-    return (f"{NO_LENGTH}: {TO_THE_END}",) if is_left_out else ()
 
 
 def _mp3_samples(opened: _Opened, sample_rate: int, num_samples: int) -> int | None:

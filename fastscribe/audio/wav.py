@@ -63,8 +63,10 @@ def plain_header(head: bytes, file: BinaryIO, num_bytes: int) -> Header | None:
             behind_bytes = num_bytes - end
             if behind_bytes < 0:
                 return None
-            if behind_bytes > _MAX_BEHIND_BYTES and not _are_chunks(file, end, num_bytes):
-                return None
+            if behind_bytes > _MAX_BEHIND_BYTES:
+                file.seek(end)
+                if not is_chunk(file.read(8), behind_bytes) or is_wav_behind(file, end, num_bytes):
+                    return None
             return Header(*kind, size // (2 * kind[1]), True)
         if name == b"fmt ":
             if kind is not None:
@@ -79,12 +81,6 @@ def plain_header(head: bytes, file: BinaryIO, num_bytes: int) -> Header | None:
 def may_be_disguised(head: bytes) -> bool:
     """Return True if a WAV file of PCM that begins so may hold frames of DTS or AC-3, which FFmpeg finds out."""
     return any(start in head for start in _DISGUISED)
-
-
-def _are_chunks(file: BinaryIO, at: int, num_bytes: int) -> bool:
-    """Return True if a chunk begins behind the samples, and no other WAV file."""
-    file.seek(at)
-    return is_chunk(file.read(8), num_bytes - at) and not is_wav_behind(file, at, num_bytes)
 
 
 def _int16_format(head: bytes, at: int) -> tuple[int, int] | None:

@@ -97,7 +97,7 @@ def parse(content: bytes) -> object:
     for opcode, argument, _ in pickletools.genops(content):
         is_known = opcode.name in _KNOWN_OPCODES and (opcode.name != "GLOBAL" or argument in _GLOBALS)
         if not is_known or (
-            opcode.name == "LONG_BINPUT" and argument > len(content)
+            opcode.name == "LONG_BINPUT" and (argument or 0) > len(content)
         ):  # it takes memory for all up to it
             raise pickle.UnpicklingError(f"{opcode.name} {str(argument)[:100]}")
     return _Unpickler(io.BytesIO(content)).load()

@@ -250,9 +250,6 @@ class Section:
 
     def finish(self) -> None:
         """Raise UnsupportedCheckpoint if an unread key is set, because it could change the result."""
-        for key in self._unseen():
-            if self.values[key] not in (None, False):
-                raise UnsupportedCheckpoint(self.where, self.path(key), self.values[key], "absent, null or false")
-
-    def _unseen(self) -> Iterator[str]:
-        return (key for key in self.values if key not in self._seen and not key.startswith("_"))
+        for key, value in self.values.items():
+            if key not in self._seen and not key.startswith("_") and value not in (None, False):
+                raise UnsupportedCheckpoint(self.where, self.path(key), value, "absent, null or false")
