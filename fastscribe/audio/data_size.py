@@ -27,8 +27,7 @@ from fastscribe.audio.wav import (
     MAX_OFFSET,
     STREAMED_BYTES,
     chunks,
-    is_behind,
-    is_chunk_name,
+    is_joined,
     is_wav,
     unfinished_of,
     wav_size,
@@ -49,6 +48,9 @@ _TRUN_FIELDS = 0xF00  # flags of a trun box: it has a duration, size, flags or t
 _HEADER, _SEGMENT, _VOID = 0x1A45DFA3, 0x18538067, 0xEC
 _MAX_ELEMENTS = 16  # before the segment
 _AU = (b".snd", b"dns.")
+_STARTS = tuple(
+    re.compile(start, re.DOTALL) for start in (rb"\.snd\0\0[\0-\3].", rb"caff\0\x01\0", re.escape(_ASF_HEADER))
+)
 _AU_BYTES = {1: 1, 2: 1, 3: 2, 4: 3, 5: 4, 6: 4, 7: 8, 27: 1}  # in a sample, by the header's encoding
 
 
@@ -77,28 +79,11 @@ def data_size(head: bytes, file: BinaryIO, num_bytes: int) -> DataSize | None:
         return None
     begin, promised = span
     held = max(0, num_bytes - begin)
-    is_joined = promised > 0 and _is_joined(file, begin + promised, num_bytes, head)
-    unfinished = _unfinished_au(head, promised, held) if head.startswith(_AU) and not is_joined else None
-    return DataSize(promised, held, is_joined, unfinished=unfinished) if promised or unfinished is not None else None
-
-
-def _is_joined(file: BinaryIO, end: int, num_bytes: int, magic: bytes) -> bool:
-    """Return True if a file begins where the samples end, or behind the chunks that follow them: AU, CAF and ASF.
-
-    libsndfile and FFmpeg report joined AIFF files, and read all samples of the others.
-    """
-    is_found = magic.startswith((b".snd", b"caff", _ASF_HEADER))
-    return is_found and is_behind(
-        file, end, num_bytes, lambda head: head[:4] == magic[:4], partial(_chunk_bytes, magic=magic)
-    )
-
-
-def _chunk_bytes(head: bytes, magic: bytes) -> int:
-    """Return the size of a chunk behind the samples, with its header: CAF's packet table or ASF's index. 0: it is none."""
-    if magic.startswith(b"caff"):
-        return 12 + int.from_bytes(head[4:12], "big") if is_chunk_name(head[:4]) else 0
-    size = int.from_bytes(head[16:24], "little")
-    return size if magic.startswith(_ASF_HEADER) and size >= 24 else 0
+    # libsndfile and FFmpeg report joined AIFF files, and read all samples of the others.
+    start = next((start for start in _STARTS if start.match(head)), None)
+    is_several = start is not None and promised > 0 and is_joined(file, begin + promised, num_bytes, start)
+    unfinished = _unfinished_au(head, promised, held) if head.startswith(_AU) and not is_several else None
+    return DataSize(promised, held, is_several, unfinished=unfinished) if promised or unfinished is not None else None
 
 
 _Span = tuple[int, int]  # offset of the samples, and the number of bytes that the header promises

@@ -8,8 +8,9 @@ header gives. A transcript that silently ends early would be the worst kind of f
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import BinaryIO
 
 from fastscribe.audio.first_bytes import after_tags
@@ -37,6 +38,8 @@ _CHUNKS = frozenset(
     )
 )
 _RIFF_NAMES = (b"RIFF", b"RIFX", b"RF64", b"BW64")
+_WAV_START = re.compile(rb"(RIF[FX]|RF64|BW64).{4}WAVE", re.DOTALL)
+_JOINED_BYTES = 1 << 20  # behind the samples, in which another file is looked for
 
 
 def plain_header(head: bytes, file: BinaryIO, num_bytes: int) -> Header | None:
@@ -65,7 +68,7 @@ def plain_header(head: bytes, file: BinaryIO, num_bytes: int) -> Header | None:
                 return None
             if behind_bytes > _MAX_BEHIND_BYTES:
                 file.seek(end)
-                if not is_chunk(file.read(8), behind_bytes) or is_wav_behind(file, end, num_bytes):
+                if not is_chunk(file.read(8), behind_bytes) or is_joined(file, end, num_bytes):
                     return None
             return Header(*kind, size // (2 * kind[1]), True)
         if name == b"fmt ":
@@ -126,16 +129,16 @@ def wav_size(head: bytes, file: BinaryIO, num_bytes: int) -> DataSize | None:
         return None
     file.seek(begin + min(promised, held))
     has_more = not _is_trailing_data(file, held - promised)
-    is_joined = is_wav_behind(file, begin + promised, num_bytes, order)
+    is_several = is_joined(file, begin + promised, num_bytes)
     sample_type, byte_rate = kind  # 0: not stated, as by FFmpeg for MP3 samples
     given_s, held_s = (count / byte_rate if byte_rate else 0.0 for count in (promised, held))
     if promised in (
         num_bytes - riff_begin,
         num_bytes - riff_begin - 8,
     ):  # the file's size; the samples end where it ends
-        return DataSize(min(promised, held), held, is_joined, sample_type, held_s)
-    unfinished = unfinished_of(given_s, held_s) if has_more and not is_joined else None
-    return DataSize(promised, held, is_joined, sample_type, held_s, unfinished)
+        return DataSize(min(promised, held), held, is_several, sample_type, held_s)
+    unfinished = unfinished_of(given_s, held_s) if has_more and not is_several else None
+    return DataSize(promised, held, is_several, sample_type, held_s, unfinished)
 
 
 def is_wav(head: bytes) -> bool:
@@ -143,49 +146,19 @@ def is_wav(head: bytes) -> bool:
     return head.startswith(_RIFF_NAMES) and head[8:12] == b"WAVE"
 
 
-def is_wav_behind(file: BinaryIO, end: int, num_bytes: int, order: str = "<") -> bool:
-    """Return True if another WAV file begins where the samples end, or behind the chunks that follow them.
+def is_joined(file: BinaryIO, end: int, num_bytes: int, start: re.Pattern[bytes] = _WAV_START) -> bool:
+    """Return True if another file begins where the samples end, or soon behind the chunks that follow them.
 
     Args:
         file: the file, open at any position.
         end: where the samples end.
         num_bytes: the file's size.
-        order: "<" if the chunks' sizes are little-endian, ">" if big-endian.
+        start: how files of the format begin.
     """
-
-    def chunk_bytes(head: bytes) -> int:
-        at = 0 if is_chunk_name(head[:4]) else 1  # behind the byte that makes a size even
-        if len(head) < at + 8 or not is_chunk_name(head[at : at + 4]):
-            return 0
-        return at + 8 + int(struct.unpack_from(order + "I", head, at + 4)[0])
-
-    return is_behind(file, end, num_bytes, lambda head: is_wav(head) or is_wav(head[1:]), chunk_bytes)
-
-
-def is_behind(
-    file: BinaryIO, end: int, num_bytes: int, begins: Callable[[bytes], bool], chunk_bytes: Callable[[bytes], int]
-) -> bool:
-    """Return True if another file begins where the samples end, or behind the chunks that follow them.
-
-    Args:
-        file: the file, open at any position.
-        end: where the samples end.
-        num_bytes: the file's size.
-        begins: tells whether a file of the format begins so.
-        chunk_bytes: size of the chunk that begins so, with its header; 0: it is none.
-    """
-    for _ in range(MAX_CHUNKS):
-        if end >= num_bytes:  # a damaged size may be beyond what a file can be asked for
-            return False
-        file.seek(end)
-        head = file.read(24)
-        if begins(head):
-            return True
-        step = chunk_bytes(head)
-        if step == 0:
-            return False
-        end += step
-    return False
+    if end >= num_bytes:  # a damaged size may be beyond what a file can be asked for
+        return False
+    file.seek(end)
+    return start.search(file.read(_JOINED_BYTES)) is not None
 
 
 def chunks(
