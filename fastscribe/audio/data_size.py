@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import BinaryIO
 
-from fastscribe.audio.header import DataSize
+from fastscribe.audio.header import HEAD_BYTES, DataSize
 from fastscribe.audio.wav import (
     MAX_OFFSET,
     STREAMED_BYTES,
@@ -45,8 +45,7 @@ _PARENTS = frozenset((b"moov", b"trak", b"mdia", b"minf", b"stbl", b"moof", b"tr
 _MAX_DEPTH = 8
 _MAX_BOXES = 2_000_000  # seven for each fragment of a second would be 79 hours
 _TRUN_FIELDS = 0xF00  # flags of a trun box: it has a duration, size, flags or time offset for each sample
-_HEADER, _SEGMENT, _VOID = 0x1A45DFA3, 0x18538067, 0xEC
-_MAX_ELEMENTS = 16  # before the segment
+_EBML, _SEGMENT = b"\x1aE\xdf\xa3", b"\x18S\x80g"
 _AU = (b".snd", b"dns.")
 _STARTS = tuple(
     re.compile(start, re.DOTALL) for start in (rb"\.snd\0\0[\0-\3].", rb"caff\0\x01\0", re.escape(_ASF_HEADER))
@@ -234,25 +233,15 @@ def is_whole_matroska(file: BinaryIO, num_bytes: int) -> bool:
     Raises:
         OSError: The file cannot be read.
     """
-    at = 0
-    for number in range(_MAX_ELEMENTS):
-        file.seek(at)
-        head = file.read(12)
-        if not head or (number == 0 and not head.startswith(_HEADER.to_bytes(4, "big"))):
-            return False
-        id_bytes = 9 - head[0].bit_length()
-        name, rest = int.from_bytes(head[:id_bytes], "big"), head[id_bytes:]
-        size_bytes = 9 - rest[0].bit_length() if rest else 9
-        if size_bytes > 8 or len(rest) < size_bytes:
-            return False
-        unknown = (1 << 7 * size_bytes) - 1
-        size = int.from_bytes(rest[:size_bytes], "big") & unknown
-        at += id_bytes + size_bytes + size
-        if name == _SEGMENT:
-            return size != unknown and at <= num_bytes
-        if size == unknown or name not in (_HEADER, _VOID):
-            return False
-    return False
+    file.seek(0)
+    head = file.read(HEAD_BYTES)
+    at = head.find(_SEGMENT) + len(_SEGMENT)
+    if not head.startswith(_EBML) or at < len(_SEGMENT) or at == len(head):
+        return False
+    size_bytes = 9 - head[at].bit_length()
+    unknown = (1 << 7 * size_bytes) - 1
+    size = int.from_bytes(head[at : at + size_bytes], "big") & unknown
+    return size != unknown and at + size_bytes + size <= num_bytes
 
 
 def _unfinished_au(head: bytes, given: int, held: int) -> str | None:

@@ -19,7 +19,7 @@ from fastscribe.audio.archives import Shar, TarsBeside, part_at
 from fastscribe.audio.cuts import in_shar, is_of_lhotse, read_cut
 from fastscribe.audio.first_bytes import archive_problem, has_known_format
 from fastscribe.audio.formats import list_kind
-from fastscribe.audio.json_lines import NotAList, numbered_rows, starts_rows, wide_encoding
+from fastscribe.audio.json_lines import NotAList, not_blank, numbered_rows, starts_rows, wide_encoding
 from fastscribe.audio.kaldi import scp_rows
 from fastscribe.audio.manifest import PATH_NAMES, Span, opened_lines, parse_row, resolve, row_span
 from fastscribe.audio.media import FilePart
@@ -86,7 +86,7 @@ def _rows(kind: str, path: str, lines: Iterator[bytes], find: FindMember | None)
     if kind in ("json", "jsonl", "manifest"):
         yield from manifest_rows(path, lines, find)
         return
-    numbered = _not_blank(lines)
+    numbered = not_blank(lines)
     first = next(numbered, None)
     if first is None:
         return
@@ -115,13 +115,6 @@ def _check_text(head: bytes) -> None:
         raise NotAList("is a recording with the name of a list: rename it")
     if (problem := archive_problem(head)) is not None:
         raise NotAList(problem)
-
-
-def _not_blank(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    for number, line in enumerate(lines, start=1):
-        content = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-        if content.strip():
-            yield number, content
 
 
 def manifest_rows(path: str, lines: Iterable[bytes], find: FindMember | None = None) -> Iterator[Row]:

@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 from fastscribe._system import remote
 from fastscribe._system.positioned_read import PositionedFile
 from fastscribe._system.shared_calls import SharedCalls
-from fastscribe.audio.media import RemoteMedium, register_cache
+from fastscribe.audio.media import RemoteMedium
 
 SMALL_BYTES = 4 << 20
 MAX_HELD_BYTES = 512 << 20
@@ -291,4 +291,3 @@ def _shared(url: str, found: remote.RemoteObject | None) -> _Object:
 _held, _blocks = _Held(), _Blocks()
 _in_use: WeakValueDictionary[_Known, _Object] = WeakValueDictionary()
 _lock = RLock()  # an object may be collected while this thread holds it
-register_cache(forget_objects)
