@@ -65,8 +65,10 @@ def expand(
 
 def _expand(path: str, stdin: Iterable[bytes] | None, left_out: Counter[str]) -> Iterator[Found]:
     path = meant(path)
-    if path == STDIN:
-        yield from _from_stdin(stdin, left_out)
+    if path == STDIN and stdin is None and sys.stdin is None:
+        yield input_failure(STDIN, "stdin is closed")
+    elif path == STDIN:
+        yield from _from_stream(STDIN, _blocks(sys.stdin.fileno()) if stdin is None else stdin, left_out)
     elif is_pipe(path):
         with open(path, "rb", buffering=0) as pipe:
             yield from _from_stream(path, _blocks(pipe.fileno()), left_out)
@@ -112,13 +114,6 @@ def _decoded(name: bytes) -> str:
         return os.fsdecode(name)
     except UnicodeDecodeError:
         return name.decode(locale.getpreferredencoding(False), "backslashreplace")
-
-
-def _from_stdin(stdin: Iterable[bytes] | None, left_out: Counter[str]) -> Iterator[Found]:
-    if stdin is None and sys.stdin is None:
-        yield input_failure(STDIN, "stdin is closed")
-        return
-    yield from _from_stream(STDIN, _blocks(sys.stdin.fileno()) if stdin is None else stdin, left_out)
 
 
 def _from_stream(path: str, stream: Iterable[bytes], left_out: Counter[str]) -> Iterator[Found]:
