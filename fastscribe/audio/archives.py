@@ -102,17 +102,14 @@ class TarIndex:
     def find(self, path: str, name: str) -> FilePart:
         """Return the member `name` of the archive at `path`. Raises KeyError with the problem."""
         known, problem = self._archive(path)
-        part = known.get(name.removeprefix("./")) or known.get(_without_part(name))
+        name = name.removeprefix("./")
+        # NeMo adds -sub1 to the name in rows of further segments of a recording.
+        part = known.get(name) or known.get(re.sub(r"-sub\d+(?=(\.\w+)?$)", "", name))
         if part is None:
             raise KeyError(f"{path}: {problem}" if problem else f"no such recording in {path}: {name!r}")
         if not part.size:
             raise KeyError(f"{name!r} in {path} is empty (0 bytes)")
         return part
-
-
-def _without_part(name: str) -> str:
-    """Drop -sub1, which NeMo adds to the name in rows of further segments of a recording."""
-    return re.sub(r"-sub\d+(?=(\.\w+)?$)", "", name.removeprefix("./"))
 
 
 class TarsBeside:

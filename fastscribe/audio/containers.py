@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 import av
 import numpy as np
 from av.error import ArgumentError, FFmpegError, InvalidDataError
-from av.packet import Packet
 from av.stream import Discard
 
 from fastscribe._system.positioned_read import BINARY
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from av.audio.frame import AudioFrame
     from av.audio.stream import AudioStream
     from av.container import InputContainer
+    from av.packet import Packet
 
     AudioPacket = Packet[AudioStream]
 
@@ -70,7 +70,6 @@ _OPUS = ("opus", "libopus")
 _WITHOUT_TIMES = frozenset({"aiff", "au", "voc", "w64", "wav", "xwma"})
 _RESYNC_BYTES = 1 << 16  # in which FFmpeg looks for the next packet of MPEG-TS
 _LOST_PACKET_S = 0.05  # the length of a packet that does not say its own
-_MAX_UNFRAMED_BYTES = 8 << 20
 _OPUS_STEP = 120  # samples at 48,000 Hz; every Opus packet is a multiple
 
 
@@ -116,6 +115,22 @@ def _measure(medium: Medium, track: int, to_end: bool) -> Header:
         reading = FROM_START if opened.from_start else ""
         found = opened.samplerate, opened.channels, num_samples, False, opened.layout, opened.num_tracks
         return Header(*found, reading, tuple(opened.notes))
+
+
+def decoded_samples(medium: Medium) -> int:
+    """Decode a file from its start to its end, whatever its times are, and return the number of samples. Raises as
+    track_header()."""
+    with closing(Track(medium, 0, from_start=True)) as opened:
+        return opened.measure()
+
+
+def layout_of(medium: Medium) -> tuple[str, ...] | None:
+    """Return what each channel of a file is for; None if it is not stated. Raises OSError."""
+    try:
+        with closing(Track(medium, 0)) as opened:
+            return opened.layout
+    except ContainerError:
+        return None
 
 
 _headers: dict[tuple[str, str, int], Header] = {}  # rows of a manifest that cut one recording measure it once
@@ -170,8 +185,9 @@ class Track:
         self._pending: tuple[int, Float32Array] | None = None  # decoded samples [S, C] and their position
         codec = self._stream.codec_context
         is_guessed = bool(self._names & _WITHOUT_TIMES) and not codec.name.startswith("pcm_")
-        # AAC frames without their lengths, which the decoder finds if it gets all at once
-        self._is_unframed = is_guessed and codec.name == "aac" and codec.extradata is not None
+        if is_guessed and codec.name == "aac" and codec.extradata is not None:
+            held = f"AAC in {self._container.format.name} without the lengths of its frames, which no tool divides"
+            raise ContainerError(f"{held}: make it from its source again, as M4A or FLAC")
         self._samples = FrameSamples()
         self._resampler: RateConverter | None = None  # of frames whose rate is another
         self._shift = 0  # samples by which a clock that starts again is behind
@@ -271,7 +287,9 @@ class Track:
                 entry = entries[middle]
                 low, high = (low, middle) if entry.pos + entry.size > self._num_bytes else (middle + 1, high)
             held = max(0, entries[low].timestamp - self._origin)
-            self._check_end((end - self._origin) * self._tick_s, held * self._tick_s)
+            problem = missing_problem(float((end - self._origin) * self._tick_s), float(held * self._tick_s))
+            if problem is not None:
+                raise ContainerError(problem)
         return int(end)
 
     def _walked_end(self) -> int:
@@ -362,10 +380,6 @@ class Track:
                 f"several recordings in one: its times start again at {at_s:.2f} s: convert it, e.g. with ffmpeg"
             )
 
-    def _check_end(self, promised_s: Fraction, held_s: Fraction) -> None:
-        if (problem := missing_problem(float(promised_s), float(held_s))) is not None:
-            raise ContainerError(problem)
-
     def _note_end(self, packet: Packet[Any], end: int) -> None:
         """Extend the track to the packet's end; a packet without a duration lasts as long as the one before."""
         if not packet.duration:
@@ -421,9 +435,7 @@ class Track:
         self._expected, self._pending, self._resampler, self._shift = None, None, None, 0
         self._lost_s = 0.0  # of packets that could not be decoded
         packets = self._packets(self._stream)
-        if self._is_unframed:
-            packets = self._joined(packets)
-        elif self._is_ogg and self._is_opus:
+        if self._is_ogg and self._is_opus:
             packets = _at_page_ends(packets)
         elif self._is_ogg and is_sought:
             packets = _after_first_page(packets)
@@ -496,20 +508,6 @@ class Track:
                 return
             except BlockingIOError:  # MPEG-TS: this many bytes hold no packet, as where a recorder reserves room
                 continue
-
-    def _joined(self, packets: Iterator[AudioPacket]) -> Iterator[AudioPacket]:
-        """Yield the bytes of all packets as one packet, and the end of the stream."""
-        parts, num_bytes = [], 0
-        for packet in packets:
-            parts.append(bytes(packet))
-            num_bytes += len(parts[-1])
-            if num_bytes > _MAX_UNFRAMED_BYTES:
-                held = f"more than {_MAX_UNFRAMED_BYTES >> 20} MiB of AAC without the lengths of its frames"
-                raise ContainerError(f"{held}, which no tool divides: make it from its source again, as M4A or FLAC")
-        for content in (b"".join(parts), b""):
-            joined: Any = Packet(content)
-            joined.stream = self._stream
-            yield joined
 
     def _first_frame(self) -> AudioFrame:
         self._samples_per_tick = Fraction(0)

@@ -10,28 +10,24 @@ joined, FFmpeg reads the first. The size of Matroska's segment (RFC 8794, RFC 95
 writers count that from 0 or from the first packet, and round it.
 
 The writer of some WAV, RF64 and AU files never filled in the size, as when a recorder's power fails: it is 0, or one of an
-earlier moment with more samples behind it. libsndfile reads as much as the size says, so it gets the right one. What follows
-the samples of a finished file (chunks, tags, padding) is no sound.
+earlier moment with more samples behind it. libsndfile reads as much as the size says, so FFmpeg reads these. What follows the
+samples of a finished file (chunks, tags, padding) is no sound.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import struct
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import BinaryIO
 
-from fastscribe.audio.header import HEAD_BYTES, DataSize, Unfinished
-from fastscribe.audio.media import FileRange
+from fastscribe.audio.header import HEAD_BYTES, DataSize
 from fastscribe.audio.wav import (
     MAX_OFFSET,
     STREAMED_BYTES,
-    UNKNOWN,
     chunks,
-    is_behind,
-    is_chunk_name,
+    is_joined,
     is_wav,
     unfinished_of,
     wav_size,
@@ -49,9 +45,11 @@ _PARENTS = frozenset((b"moov", b"trak", b"mdia", b"minf", b"stbl", b"moof", b"tr
 _MAX_DEPTH = 8
 _MAX_BOXES = 2_000_000  # seven for each fragment of a second would be 79 hours
 _TRUN_FIELDS = 0xF00  # flags of a trun box: it has a duration, size, flags or time offset for each sample
-_HEADER, _SEGMENT, _VOID = 0x1A45DFA3, 0x18538067, 0xEC
-_MAX_ELEMENTS = 16  # before the segment
+_EBML, _SEGMENT = b"\x1aE\xdf\xa3", b"\x18S\x80g"
 _AU = (b".snd", b"dns.")
+_STARTS = tuple(
+    re.compile(start, re.DOTALL) for start in (rb"\.snd\0\0[\0-\3].", rb"caff\0\x01\0", re.escape(_ASF_HEADER))
+)
 _AU_BYTES = {1: 1, 2: 1, 3: 2, 4: 3, 5: 4, 6: 4, 7: 8, 27: 1}  # in a sample, by the header's encoding
 
 
@@ -80,28 +78,11 @@ def data_size(head: bytes, file: BinaryIO, num_bytes: int) -> DataSize | None:
         return None
     begin, promised = span
     held = max(0, num_bytes - begin)
-    is_joined = promised > 0 and _is_joined(file, begin + promised, num_bytes, head)
-    unfinished = _unfinished_au(head, promised, held) if head.startswith(_AU) and not is_joined else None
-    return DataSize(promised, held, is_joined, unfinished=unfinished) if promised or unfinished is not None else None
-
-
-def _is_joined(file: BinaryIO, end: int, num_bytes: int, magic: bytes) -> bool:
-    """Return True if a file begins where the samples end, or behind the chunks that follow them: AU, CAF and ASF.
-
-    libsndfile and FFmpeg report joined AIFF files, and read all samples of the others.
-    """
-    is_found = magic.startswith((b".snd", b"caff", _ASF_HEADER))
-    return is_found and is_behind(
-        file, end, num_bytes, lambda head: head[:4] == magic[:4], partial(_chunk_bytes, magic=magic)
-    )
-
-
-def _chunk_bytes(head: bytes, magic: bytes) -> int:
-    """Return the size of a chunk behind the samples, with its header: CAF's packet table or ASF's index. 0: it is none."""
-    if magic.startswith(b"caff"):
-        return 12 + int.from_bytes(head[4:12], "big") if is_chunk_name(head[:4]) else 0
-    size = int.from_bytes(head[16:24], "little")
-    return size if magic.startswith(_ASF_HEADER) and size >= 24 else 0
+    # libsndfile and FFmpeg report joined AIFF files, and read all samples of the others.
+    start = next((start for start in _STARTS if start.match(head)), None)
+    is_several = start is not None and promised > 0 and is_joined(file, begin + promised, num_bytes, start)
+    unfinished = _unfinished_au(head, promised, held) if head.startswith(_AU) and not is_several else None
+    return DataSize(promised, held, is_several, unfinished=unfinished) if promised or unfinished is not None else None
 
 
 _Span = tuple[int, int]  # offset of the samples, and the number of bytes that the header promises
@@ -252,56 +233,22 @@ def is_whole_matroska(file: BinaryIO, num_bytes: int) -> bool:
     Raises:
         OSError: The file cannot be read.
     """
-    at = 0
-    for number in range(_MAX_ELEMENTS):
-        file.seek(at)
-        head = file.read(12)
-        if not head or (number == 0 and not head.startswith(_HEADER.to_bytes(4, "big"))):
-            return False
-        id_bytes = 9 - head[0].bit_length()
-        name, rest = int.from_bytes(head[:id_bytes], "big"), head[id_bytes:]
-        size_bytes = 9 - rest[0].bit_length() if rest else 9
-        if size_bytes > 8 or len(rest) < size_bytes:
-            return False
-        unknown = (1 << 7 * size_bytes) - 1
-        size = int.from_bytes(rest[:size_bytes], "big") & unknown
-        at += id_bytes + size_bytes + size
-        if name == _SEGMENT:
-            return size != unknown and at <= num_bytes
-        if size == unknown or name not in (_HEADER, _VOID):
-            return False
-    return False
+    file.seek(0)
+    head = file.read(HEAD_BYTES)
+    at = head.find(_SEGMENT) + len(_SEGMENT)
+    if not head.startswith(_EBML) or at < len(_SEGMENT) or at == len(head):
+        return False
+    size_bytes = 9 - head[at].bit_length()
+    unknown = (1 << 7 * size_bytes) - 1
+    size = int.from_bytes(head[at : at + size_bytes], "big") & unknown
+    return size != unknown and at + size_bytes + size <= num_bytes
 
 
-def _unfinished_au(head: bytes, given: int, held: int) -> Unfinished | None:
+def _unfinished_au(head: bytes, given: int, held: int) -> str | None:
     """Whatever follows an AU file's stated samples is sound: it has no chunks."""
     order = ">" if head.startswith(b".snd") else "<"
     encoding, rate, channels = struct.unpack_from(order + "12x3I", head.ljust(24, b"\0"))
     byte_rate = _AU_BYTES.get(encoding, 0) * rate * channels
     if byte_rate == 0:
         return None
-    return unfinished_of(given / byte_rate, held / byte_rate, 8, struct.pack(order + "I", UNKNOWN))
-
-
-class RepairedFile(FileRange):
-    """An open file with the right size in its header. It closes the file.
-
-    Raises:
-        OSError: The file cannot be read.
-    """
-
-    def __init__(self, file: BinaryIO) -> None:
-        num_bytes = file.seek(0, os.SEEK_END)
-        super().__init__(file, 0, num_bytes)
-        file.seek(0)
-        head = file.read(HEAD_BYTES)
-        size = data_size(head, file, num_bytes)
-        found = None if size is None else size.unfinished
-        self._at, self._field = (found.size_at, found.size) if found is not None else (0, b"")
-
-    def read_at(self, position: int, buffer: memoryview) -> int:
-        num_bytes = super().read_at(position, buffer)
-        for at, byte in enumerate(self._field, start=self._at - position):
-            if 0 <= at < num_bytes:
-                buffer[at] = byte
-        return num_bytes
+    return unfinished_of(given / byte_rate, held / byte_rate)

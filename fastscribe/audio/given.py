@@ -89,7 +89,9 @@ def sources(
 def is_one(inputs: object) -> bool:
     """Return True for one input, False for an iterable of inputs."""
     if isinstance(inputs, tuple):
-        return len(inputs) == 2 and _is_array(inputs[0]) and (np.isscalar(inputs[1]) or _is_number(inputs[1]))
+        if len(inputs) != 2 or not _is_array(inputs[0]):
+            return False
+        return np.isscalar(inputs[1]) or (_is_array(inputs[1]) and inputs[1].ndim == 0)
     single = (str, os.PathLike, bytes, bytearray, memoryview, Audio, Mapping)
     return isinstance(inputs, single) or hasattr(inputs, "read") or _is_array(inputs) or not hasattr(inputs, "__iter__")
 
@@ -125,7 +127,9 @@ def _as_audio(item: Any) -> tuple[Audio, bool]:
     audio = item if isinstance(item, Audio) else Audio(item)
     if not _is_row(audio.data):
         return audio, _is_tensor(audio.data)
-    row = _as_row(audio.data)
+    row: Any = audio.data
+    if not isinstance(row, Mapping):
+        row = {name: row[name] for name in ("array", "sampling_rate")}
     if row.get("array") is not None:
         array = row["array"] if _is_array(row["array"]) else np.asarray(row["array"])
         if row.get("sampling_rate") is None:
@@ -141,10 +145,6 @@ def _is_row(data: object) -> bool:
     """Return True for the audio of a row of a Hugging Face dataset: a dict, or an object that decodes when it is asked."""
     is_decoder = hasattr(data, "__getitem__") and not hasattr(data, "__len__") and not hasattr(data, "read")
     return isinstance(data, Mapping) or (is_decoder and not _is_array(data))
-
-
-def _as_row(data: Any) -> Mapping[str, Any]:
-    return data if isinstance(data, Mapping) else {name: data[name] for name in ("array", "sampling_rate")}
 
 
 def _name(audio: Audio, otherwise: str) -> str:
@@ -209,11 +209,6 @@ def _is_tensor(data: object) -> bool:
 
 def _is_array(data: object) -> bool:
     return isinstance(data, np.ndarray) or _is_tensor(data)
-
-
-def _is_number(data: object) -> bool:
-    """Return True for an array or a tensor of no dimensions."""
-    return _is_array(data) and data.ndim == 0  # type: ignore[attr-defined]  # both kinds have it
 
 
 def _array(data: Any) -> AnyArray:

@@ -56,15 +56,19 @@ def expand(
         for found in _expand(path, stdin, left_out):
             if isinstance(found, Manifest):
                 if repeats is None or not repeats.is_repeated_manifest(found.path):
-                    yield from _from_list_file(found.path, left_out)
+                    from fastscribe.audio.list_sources import read_list
+
+                    yield from read_list(found.path, left_out)
             elif repeats is None or not repeats.is_repeated(found):
                 yield found
 
 
 def _expand(path: str, stdin: Iterable[bytes] | None, left_out: Counter[str]) -> Iterator[Found]:
     path = meant(path)
-    if path == STDIN:
-        yield from _from_stdin(stdin, left_out)
+    if path == STDIN and stdin is None and sys.stdin is None:
+        yield input_failure(STDIN, "stdin is closed")
+    elif path == STDIN:
+        yield from _from_stream(STDIN, _blocks(sys.stdin.fileno()) if stdin is None else stdin, left_out)
     elif is_pipe(path):
         with open(path, "rb", buffering=0) as pipe:
             yield from _from_stream(path, _blocks(pipe.fileno()), left_out)
@@ -76,12 +80,6 @@ def _expand(path: str, stdin: Iterable[bytes] | None, left_out: Counter[str]) ->
         yield from from_pattern(path, left_out, _from_path)
     else:
         yield from _from_path(path, os.path.basename(path), left_out)
-
-
-def _from_list_file(path: str, left_out: Counter[str]) -> Iterator[Source | Failure]:
-    from fastscribe.audio.list_sources import read_list
-
-    return read_list(path, left_out)
 
 
 def _from_url(url: str, left_out: Counter[str], has_patterns: bool) -> Iterator[Found]:
@@ -103,20 +101,11 @@ def _from_list(blocks: Iterable[bytes], left_out: Counter[str]) -> Iterator[Foun
     from fastscribe.audio.path_lists import paths_in
 
     for line in paths_in(blocks):
-        path = _decoded(line)
-        path = meant(path)
+        path = meant(_decoded(line))
         if is_url(path):
             yield from _from_url(path, left_out, has_patterns=False)
-            continue
-        yield from _from_path(path, os.path.basename(path), left_out)
-
-
-def _from_rows(blocks: Iterable[bytes]) -> Iterator[Source | Failure]:
-    """Sources of a manifest's rows on stdin."""
-    from fastscribe.audio.list_sources import manifest_rows
-    from fastscribe.audio.path_lists import lines_in
-
-    return manifest_rows(STDIN, lines_in(blocks))
+        else:
+            yield from _from_path(path, os.path.basename(path), left_out)
 
 
 def _decoded(name: bytes) -> str:
@@ -125,13 +114,6 @@ def _decoded(name: bytes) -> str:
         return os.fsdecode(name)
     except UnicodeDecodeError:
         return name.decode(locale.getpreferredencoding(False), "backslashreplace")
-
-
-def _from_stdin(stdin: Iterable[bytes] | None, left_out: Counter[str]) -> Iterator[Found]:
-    if stdin is None and sys.stdin is None:
-        yield input_failure(STDIN, "stdin is closed")
-        return
-    yield from _from_stream(STDIN, _blocks(sys.stdin.fileno()) if stdin is None else stdin, left_out)
 
 
 def _from_stream(path: str, stream: Iterable[bytes], left_out: Counter[str]) -> Iterator[Found]:
@@ -144,7 +126,10 @@ def _from_stream(path: str, stream: Iterable[bytes], left_out: Counter[str]) -> 
     elif is_audio(head):
         yield recording(blocks, path)
     elif starts_rows(head):
-        yield from _from_rows(blocks)
+        from fastscribe.audio.list_sources import manifest_rows
+        from fastscribe.audio.path_lists import lines_in
+
+        yield from manifest_rows(STDIN, lines_in(blocks))
     else:
         yield from _from_list(blocks, left_out)
 

@@ -38,15 +38,21 @@ def wide_encoding(head: bytes) -> str | None:
     return next((name for name, start in _ENCODINGS.items() if start.match(head)), None)
 
 
+def not_blank(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines that are not blank with their numbers from 1, without a byte order mark."""
+    for number, line in enumerate(lines, start=1):
+        content = line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line
+        if content.strip():
+            yield number, content
+
+
 def numbered_rows(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines that are not blank with their numbers from 1, without a byte order mark.
+    """Yield the lines as not_blank() does.
 
     Raises:
         NotJsonLines: The file is something else from its first line on. No line was yielded.
     """
-    numbered = enumerate(lines, start=1)
-    rows = ((number, line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line) for number, line in numbered)
-    rows = ((number, line) for number, line in rows if line.strip())
+    rows = not_blank(lines)
     for first in rows:
         yield from chain(_checked(first, rows), rows)
 

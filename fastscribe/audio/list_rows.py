@@ -19,7 +19,7 @@ from fastscribe.audio.archives import Shar, TarsBeside, part_at
 from fastscribe.audio.cuts import in_shar, is_of_lhotse, read_cut
 from fastscribe.audio.first_bytes import archive_problem, has_known_format
 from fastscribe.audio.formats import list_kind
-from fastscribe.audio.json_lines import NotAList, numbered_rows, starts_rows, wide_encoding
+from fastscribe.audio.json_lines import NotAList, not_blank, numbered_rows, starts_rows, wide_encoding
 from fastscribe.audio.kaldi import scp_rows
 from fastscribe.audio.manifest import PATH_NAMES, Span, opened_lines, parse_row, resolve, row_span
 from fastscribe.audio.media import FilePart
@@ -86,7 +86,7 @@ def _rows(kind: str, path: str, lines: Iterator[bytes], find: FindMember | None)
     if kind in ("json", "jsonl", "manifest"):
         yield from manifest_rows(path, lines, find)
         return
-    numbered = _not_blank(lines)
+    numbered = not_blank(lines)
     first = next(numbered, None)
     if first is None:
         return
@@ -102,7 +102,9 @@ def _rows(kind: str, path: str, lines: Iterator[bytes], find: FindMember | None)
         yield from _json_rows(path, rest, find)
     else:
         folder = ListFolder(path)
-        yield from (_of_path(path, *row, folder) for row in path_rows(path, first[1], rest, folder.is_there))
+        for number, given in path_rows(path, first[1], rest, folder.is_there):
+            spelt = folder.meant(given)
+            yield ListRow(path, number, None, Span(spelt, None, None, None, None), folder.file_of(spelt))
 
 
 def _check_text(head: bytes) -> None:
@@ -113,13 +115,6 @@ def _check_text(head: bytes) -> None:
         raise NotAList("is a recording with the name of a list: rename it")
     if (problem := archive_problem(head)) is not None:
         raise NotAList(problem)
-
-
-def _not_blank(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    for number, line in enumerate(lines, start=1):
-        content = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-        if content.strip():
-            yield number, content
 
 
 def manifest_rows(path: str, lines: Iterable[bytes], find: FindMember | None = None) -> Iterator[Row]:
@@ -225,11 +220,6 @@ def _made(
     return ListRow(where, number, fields, span, folder.file_of(span.path), fields.get(id_name))
 
 
-def _of_path(where: str, number: int, path: str, folder: ListFolder) -> ListRow:
-    path = folder.meant(path)
-    return ListRow(where, number, None, Span(path, None, None, None, None), folder.file_of(path))
-
-
 class ListFolder:
     """The list's own folder, or `clips` in it, as in Common Voice, or else the current one.
 
@@ -243,13 +233,10 @@ class ListFolder:
     def __init__(self, path: str, has_clips: bool = False) -> None:
         self._list, self._looks = path, 0
         own = "" if is_url(path) else os.path.dirname(path)
-        self._folders = list(
-            dict.fromkeys([own, *([os.path.join(own, "clips")] if has_clips else []), *self._current()])
-        )
+        self._folders = list(dict.fromkeys([own, *([os.path.join(own, "clips")] if has_clips else [])]))
+        if not is_url(path) and "" not in self._folders:
+            self._folders.append("")
         self._decided = len(self._folders) == 1
-
-    def _current(self) -> list[str]:
-        return [] if is_url(self._list) else [""]
 
     def file_of(self, path: str) -> str:
         """Return the path or URL that a row's path means."""

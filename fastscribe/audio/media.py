@@ -14,6 +14,7 @@ import io
 import mmap
 import os
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,13 +24,11 @@ from typing import Any, BinaryIO, ClassVar, TypeAlias, cast, overload
 from weakref import WeakValueDictionary
 
 from fastscribe._system.positioned_read import PositionedFile
-from fastscribe.errors import AudioError
-from fastscribe.types import File, Medium, Samples, Source
+from fastscribe.types import File, Medium, Samples
 
 _FIND_BYTES = 1 << 16  # searched at a time
 _file_locks: WeakValueDictionary[int, Lock] = WeakValueDictionary()  # by id of a caller's file
 _locks_lock = Lock()
-_caches: list[Callable[[], None]] = []  # each frees what a module keeps of the media of a run
 _SMALL_BYTES = 16 << 20  # read at once
 
 
@@ -165,22 +164,10 @@ def medium_of(file: str | Medium) -> Medium:
     return LocalFile(file) if isinstance(file, str) else file
 
 
-def register_cache(forget: Callable[[], None]) -> None:
-    """Have forget_media() call `forget`, which frees what a module keeps of media."""
-    _caches.append(forget)
-
-
 def forget_media() -> None:
     """Free what is kept of the media of a run that has ended."""
-    for forget in _caches:
-        forget()
-
-
-def local_path(source: Source) -> str:
-    """Return the path of a source's file. Raises AudioError if it has none."""
-    if not isinstance(source.file, str):
-        raise AudioError(source.path, "is not a local file")
-    return source.file
+    if (remote_files := sys.modules.get("fastscribe.audio.remote_file")) is not None:
+        remote_files.forget_objects()
 
 
 def is_held(file: File) -> bool:

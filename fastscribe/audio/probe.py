@@ -14,7 +14,7 @@ from fastscribe.audio.header import HEAD_BYTES, Header
 from fastscribe.audio.media import medium_of
 from fastscribe.audio.spellings import hint
 from fastscribe.errors import AudioError
-from fastscribe.types import AudioInfo, Medium, Samples, Source
+from fastscribe.types import AudioInfo, Samples, Source
 
 SAMPLE_RATES = range(1000, 1_000_001)  # a rate outside means a damaged header
 
@@ -32,7 +32,9 @@ def probe(source: Source) -> AudioInfo:
         return _audio_info(source, Header(samples.sample_rate, channels, num_samples, samples.is_int16))
     medium = medium_of(samples)
     try:
-        num_bytes = _check_file(source, medium)
+        num_bytes = medium.num_bytes()
+        if num_bytes == 0:
+            raise AudioError(source.path, "is empty (0 bytes)")
         with medium.open() as file:  # detects missing permissions
             head = file.read(HEAD_BYTES)
             header = plain_header(head, file, num_bytes)
@@ -69,14 +71,6 @@ def plain_header(head: bytes, file: BinaryIO, num_bytes: int) -> Header | None:
 
         return wav.plain_header(head, file, num_bytes)
     return None
-
-
-def _check_file(source: Source, medium: Medium) -> int:
-    """Return the file's size, or raise AudioError if it cannot be a recording."""
-    num_bytes = medium.num_bytes()
-    if num_bytes == 0:
-        raise AudioError(source.path, "is empty (0 bytes)")
-    return num_bytes
 
 
 def _audio_info(source: Source, found: Header) -> AudioInfo:

@@ -66,11 +66,7 @@ def read_into(row_S: SampleArray, utterance: Utterance, sample_rate: int, opposi
     wanted = before + utterance.num_samples + after
     is_same_rate = audio.sample_rate == sample_rate
     mono_S = row_S[:wanted] if is_same_rate else np.empty(wanted, np.float32)
-    with _opened(audio, position := audio.start + utterance.start - before, opposite) as sound:
-        _check_type(audio, sound, row_S.dtype)
-        _seek(sound, position)
-        got = _read_channels(sound, mono_S[:, None], audio.channel)
-    kept = _check(audio, mono_S[:got], wanted, before, utterance.num_samples)
+    got, kept = _read_span(utterance, before, mono_S[:, None], row_S.dtype, opposite)
     if is_same_rate:
         return kept
     length = output_length(kept, audio.sample_rate, sample_rate)
@@ -100,15 +96,32 @@ def read_native_into(
     before, after = context(audio, utterance.start, utterance.num_samples, sample_rate)
     first, wanted = begin - before, before + utterance.num_samples + after
     span_SC = rows_SC[first : first + wanted]
-    is_mono = rows_SC.shape[1] == 1
-    with _opened(audio, position := audio.start + utterance.start - before, opposite, is_mono) as sound:
-        _check_type(audio, sound, rows_SC.dtype)
-        _seek(sound, position)
-        got = _read_channels(sound, span_SC, audio.channel)
-    kept = _check(audio, span_SC[:got], wanted, before, utterance.num_samples)
+    got, kept = _read_span(utterance, before, span_SC, rows_SC.dtype, opposite)
     rows_SC[:first] = 0
     rows_SC[first + got :] = 0
     return output_length(kept, audio.sample_rate, sample_rate)
+
+
+def _read_span(
+    utterance: Utterance, before: int, span_SC: SampleArray, dtype: np.dtype[Any], opposite: Spans | None
+) -> tuple[int, int]:
+    """Fill a span [S, C] that begins `before` samples before the utterance.
+
+    Returns:
+        The samples that were read, and how many of them are the utterance's.
+    """
+    audio, position = utterance.audio, utterance.audio.start + utterance.start - before
+    with _opened(audio, position, opposite, is_mono=span_SC.shape[1] == 1) as sound:
+        if dtype == np.int16 and sound.subtype != "PCM_16":
+            raise AudioError(audio.path, "changed since the run began")
+        _seek(sound, position)
+        got = _read_channels(sound, span_SC, audio.channel)
+    _check_length(audio, len(span_SC), got)
+    _check_finite(audio, span_SC[:got])
+    kept = min(utterance.num_samples, got - before)
+    if kept <= 0:
+        raise AudioError(audio.path, "no samples could be read")
+    return got, kept
 
 
 def blocks(audio: AudioInfo, block_samples: int) -> Iterator[Float32Array]:
@@ -167,11 +180,6 @@ def _opened(
         raise AudioError(audio.path, system_problem(error)) from error
 
 
-def _check_type(audio: AudioInfo, sound: OpenSound, wanted: np.dtype[Any]) -> None:
-    if wanted == np.int16 and sound.subtype != "PCM_16":
-        raise AudioError(audio.path, "changed since the run began")
-
-
 def _seek(sound: OpenSound, position: int) -> None:
     if position:  # an MP3 decoder loses the last bit of precision even in a seek to its own position
         sound.seek(position)
@@ -184,16 +192,6 @@ def _read_channels(sound: OpenSound, samples_SC: SampleArray, channel: int | Non
     all_SC = np.empty((len(samples_SC), sound.channels), samples_SC.dtype)
     got = int(sound.buffer_read_into(all_SC, all_SC.dtype.name))
     samples_SC[:got, 0] = all_SC[:got, channel]
-    return got
-
-
-def _check(audio: AudioInfo, samples: SampleArray, wanted: int, before: int, num_samples: int) -> int:
-    """Check what was read of an utterance after `before` samples of context; return how much of the utterance it holds."""
-    _check_length(audio, wanted, len(samples))
-    _check_finite(audio, samples)
-    got = min(num_samples, len(samples) - before)
-    if got <= 0:
-        raise AudioError(audio.path, "no samples could be read")
     return got
 
 

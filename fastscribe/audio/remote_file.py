@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 from fastscribe._system import remote
 from fastscribe._system.positioned_read import PositionedFile
 from fastscribe._system.shared_calls import SharedCalls
-from fastscribe.audio.media import RemoteMedium, register_cache
+from fastscribe.audio.media import RemoteMedium
 
 SMALL_BYTES = 4 << 20
 MAX_HELD_BYTES = 512 << 20
@@ -125,7 +125,11 @@ class _Object:
 
     def open(self) -> BinaryIO:
         found = self.known()
-        content = self._whole() if found.size <= SMALL_BYTES else None
+        content = self._content
+        if (
+            content is None and found.size <= SMALL_BYTES
+        ):  # fetched once whatever the number of readers, if there is room
+            content = self._fetching.call(self.url, self._fetch)
         return io.BytesIO(content) if content is not None else io.BufferedReader(_Reader(self), HEAD_BYTES)
 
     def block(self, index: int, num_blocks: int) -> bytes:
@@ -155,11 +159,8 @@ class _Object:
                 return
             _blocks.put((self.url, content.version, index), content.data[begin:end])
 
-    def _whole(self) -> bytes | None:
-        """Return all of a small object, fetched once whatever the number of readers; None if there is no room for it."""
-        return self._fetching.call(self.url, self._fetch) if self._content is None else self._content
-
     def _fetch(self) -> bytes | None:
+        """Return all of a small object; None if there is no room for it."""
         size = self.known().size
         if self._content is None and _held.take(size):
             try:
@@ -291,4 +292,3 @@ def _shared(url: str, found: remote.RemoteObject | None) -> _Object:
 _held, _blocks = _Held(), _Blocks()
 _in_use: WeakValueDictionary[_Known, _Object] = WeakValueDictionary()
 _lock = RLock()  # an object may be collected while this thread holds it
-register_cache(forget_objects)

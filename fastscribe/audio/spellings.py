@@ -30,15 +30,12 @@ def meant(path: str, is_there: Callable[[str], bool] = os.path.lexists) -> str:
         path: As it was given. A URL is returned as it is, but for one of this machine's files.
         is_there: Tells whether a path names something.
     """
-    if not _has_spellings(path):
+    # The others need no look at the disk: they have no other spelling.
+    may_differ = is_file_url(path) or path.startswith("~") or "\\" in path or not path.isascii()
+    if is_url(path) or not may_differ:
         return path
     found = list(_spellings(path))
     return next((one for one in found if is_there(one)), found[1] if is_file_url(path) else path)
-
-
-def _has_spellings(path: str) -> bool:
-    """Return True if a path may have another spelling; the others need no look at the disk."""
-    return not is_url(path) and (is_file_url(path) or path.startswith("~") or "\\" in path or not path.isascii())
 
 
 def meant_beside(where: str, path: str) -> str:

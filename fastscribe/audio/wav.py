@@ -8,13 +8,14 @@ header gives. A transcript that silently ends early would be the worst kind of f
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import BinaryIO
 
 from fastscribe.audio.first_bytes import after_tags
 from fastscribe.audio.formats import MISSING_TOLERANCE_S
-from fastscribe.audio.header import PLAIN_CHANNELS, DataSize, Header, Unfinished
+from fastscribe.audio.header import PLAIN_CHANNELS, DataSize, Header
 
 STREAMED_BYTES = 0x7FFF0000  # writers into a pipe store 0, 0x7ffff000, 0xffffffff or the like as the size
 PADDING_BYTES = 1 << 16  # looked at together behind the samples
@@ -37,6 +38,8 @@ _CHUNKS = frozenset(
     )
 )
 _RIFF_NAMES = (b"RIFF", b"RIFX", b"RF64", b"BW64")
+_WAV_START = re.compile(rb"(RIF[FX]|RF64|BW64).{4}WAVE", re.DOTALL)
+_JOINED_BYTES = 1 << 20  # behind the samples, in which another file is looked for
 
 
 def plain_header(head: bytes, file: BinaryIO, num_bytes: int) -> Header | None:
@@ -63,8 +66,10 @@ def plain_header(head: bytes, file: BinaryIO, num_bytes: int) -> Header | None:
             behind_bytes = num_bytes - end
             if behind_bytes < 0:
                 return None
-            if behind_bytes > _MAX_BEHIND_BYTES and not _are_chunks(file, end, num_bytes):
-                return None
+            if behind_bytes > _MAX_BEHIND_BYTES:
+                file.seek(end)
+                if not is_chunk(file.read(8), behind_bytes) or is_joined(file, end, num_bytes):
+                    return None
             return Header(*kind, size // (2 * kind[1]), True)
         if name == b"fmt ":
             if kind is not None:
@@ -79,12 +84,6 @@ def plain_header(head: bytes, file: BinaryIO, num_bytes: int) -> Header | None:
 def may_be_disguised(head: bytes) -> bool:
     """Return True if a WAV file of PCM that begins so may hold frames of DTS or AC-3, which FFmpeg finds out."""
     return any(start in head for start in _DISGUISED)
-
-
-def _are_chunks(file: BinaryIO, at: int, num_bytes: int) -> bool:
-    """Return True if a chunk begins behind the samples, and no other WAV file."""
-    file.seek(at)
-    return is_chunk(file.read(8), num_bytes - at) and not is_wav_behind(file, at, num_bytes)
 
 
 def _int16_format(head: bytes, at: int) -> tuple[int, int] | None:
@@ -114,37 +113,32 @@ def wav_size(head: bytes, file: BinaryIO, num_bytes: int) -> DataSize | None:
     if not is_wav(riff):
         return None
     order = ">" if riff.startswith(b"RIFX") else "<"
-    kind, large_bytes, field = None, 0, None
+    kind, large_bytes = None, 0
     for name, begin, size in chunks(file, riff_begin + len(riff), struct.Struct(order + "4sI"), alignment=2):
         if name == b"data":
             is_large = size == UNKNOWN and (large_bytes > 0 or riff.startswith((b"RF64", b"BW64")))
-            promised = large_bytes if is_large else size
+            promised, held = large_bytes if is_large else size, max(0, num_bytes - begin)
             break
         if name == b"fmt ":
             kind = struct.unpack(order + "H6xI", file.read(12))
         elif name == b"ds64":
-            (large_bytes,), field = struct.unpack("<8xQ", file.read(16)), (begin + 8, struct.Struct("<Q"))
+            (large_bytes,) = struct.unpack("<8xQ", file.read(16))
     else:
         return None
     if kind is None or promised >= (MAX_OFFSET if is_large else STREAMED_BYTES):
         return None
-    size_at, form = field if is_large and field is not None else (begin - 4, struct.Struct(order + "I"))
-    held = max(0, num_bytes - begin)
     file.seek(begin + min(promised, held))
     has_more = not _is_trailing_data(file, held - promised)
-    is_joined = is_wav_behind(file, begin + promised, num_bytes, order)
+    is_several = is_joined(file, begin + promised, num_bytes)
     sample_type, byte_rate = kind  # 0: not stated, as by FFmpeg for MP3 samples
     given_s, held_s = (count / byte_rate if byte_rate else 0.0 for count in (promised, held))
     if promised in (
         num_bytes - riff_begin,
         num_bytes - riff_begin - 8,
     ):  # the file's size; the samples end where it ends
-        return DataSize(min(promised, held), held, is_joined, sample_type, held_s)
-    is_stated = form.size == 8 or held < STREAMED_BYTES
-    is_unfinished = has_more and not is_joined
-    right = form.pack(held if is_stated else UNKNOWN)
-    unfinished = unfinished_of(given_s, held_s, size_at, right) if is_unfinished else None
-    return DataSize(promised, held, is_joined, sample_type, held_s, unfinished)
+        return DataSize(min(promised, held), held, is_several, sample_type, held_s)
+    unfinished = unfinished_of(given_s, held_s) if has_more and not is_several else None
+    return DataSize(promised, held, is_several, sample_type, held_s, unfinished)
 
 
 def is_wav(head: bytes) -> bool:
@@ -152,49 +146,19 @@ def is_wav(head: bytes) -> bool:
     return head.startswith(_RIFF_NAMES) and head[8:12] == b"WAVE"
 
 
-def is_wav_behind(file: BinaryIO, end: int, num_bytes: int, order: str = "<") -> bool:
-    """Return True if another WAV file begins where the samples end, or behind the chunks that follow them.
+def is_joined(file: BinaryIO, end: int, num_bytes: int, start: re.Pattern[bytes] = _WAV_START) -> bool:
+    """Return True if another file begins where the samples end, or soon behind the chunks that follow them.
 
     Args:
         file: the file, open at any position.
         end: where the samples end.
         num_bytes: the file's size.
-        order: "<" if the chunks' sizes are little-endian, ">" if big-endian.
+        start: how files of the format begin.
     """
-
-    def chunk_bytes(head: bytes) -> int:
-        at = 0 if is_chunk_name(head[:4]) else 1  # behind the byte that makes a size even
-        if len(head) < at + 8 or not is_chunk_name(head[at : at + 4]):
-            return 0
-        return at + 8 + int(struct.unpack_from(order + "I", head, at + 4)[0])
-
-    return is_behind(file, end, num_bytes, lambda head: is_wav(head) or is_wav(head[1:]), chunk_bytes)
-
-
-def is_behind(
-    file: BinaryIO, end: int, num_bytes: int, begins: Callable[[bytes], bool], chunk_bytes: Callable[[bytes], int]
-) -> bool:
-    """Return True if another file begins where the samples end, or behind the chunks that follow them.
-
-    Args:
-        file: the file, open at any position.
-        end: where the samples end.
-        num_bytes: the file's size.
-        begins: tells whether a file of the format begins so.
-        chunk_bytes: size of the chunk that begins so, with its header; 0: it is none.
-    """
-    for _ in range(MAX_CHUNKS):
-        if end >= num_bytes:  # a damaged size may be beyond what a file can be asked for
-            return False
-        file.seek(end)
-        head = file.read(24)
-        if begins(head):
-            return True
-        step = chunk_bytes(head)
-        if step == 0:
-            return False
-        end += step
-    return False
+    if end >= num_bytes:  # a damaged size may be beyond what a file can be asked for
+        return False
+    file.seek(end)
+    return start.search(file.read(_JOINED_BYTES)) is not None
 
 
 def chunks(
@@ -224,19 +188,17 @@ def chunks(
         at += size + -size % alignment
 
 
-def unfinished_of(given_s: float, held_s: float, size_at: int, size: bytes) -> Unfinished | None:
+def unfinished_of(given_s: float, held_s: float) -> str | None:
     """Return what is wrong with a file whose header gives less than it holds; None if that is little.
 
     Args:
         given_s: the length that the header gives; 0: none.
         held_s: the length in the file.
-        size_at: offset of the field with the size.
-        size: its right content.
     """
     if held_s - given_s <= MISSING_TOLERANCE_S:
         return None
     given = f"gives {given_s:.2f} s" if given_s else "leaves its length out"
-    return Unfinished(f"its header {given}: {TO_THE_END}", size_at, size)
+    return f"its header {given}: {TO_THE_END}"
 
 
 def _is_trailing_data(file: BinaryIO, num_bytes: int) -> bool:

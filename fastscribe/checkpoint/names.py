@@ -109,11 +109,9 @@ def rename_back(
         layers: Our names of single layers, by theirs.
         pairs: What else to replace.
     """
-    shaped = {name: _as_convolution(name, source) for name, source in weights.items()}
+    shaped = {  # linear layers over time are 1x1 convolutions there
+        name: source.reshaped((*source.shape, 1)) if _POINTWISE.search(name) else source
+        for name, source in weights.items()
+    }
     patterns = reading(tuple((ours, theirs) for theirs, ours in pairs))
     return rename(shaped, {ours: theirs for theirs, ours in layers.items()}, patterns, linear=None)
-
-
-def _as_convolution(name: str, source: TensorSource) -> TensorSource:
-    """Return one of our weights as they store it: linear layers over time as 1x1 convolutions."""
-    return source.reshaped((*source.shape, 1)) if _POINTWISE.search(name) else source

@@ -93,13 +93,13 @@ class _Archive(dict[str, RandomAccess]):
         raise CheckpointError(self._path, missing_member(name, self, self._path))
 
 
-class _Folder(Members):
-    """The files of an unpacked archive, each opened when it is asked for."""
+class _Folder(dict[str, Any]):
+    """The files of an unpacked archive by name, each opened when it is asked for."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         files = (path for pattern in ("*", "*/*") for path in folder.glob(pattern))
-        self._names = {path.relative_to(folder).as_posix(): None for path in files}
+        super().__init__((path.relative_to(folder).as_posix(), None) for path in files)
 
     def __getitem__(self, name: str) -> RandomAccess:
         folder = self._folder
@@ -112,15 +112,6 @@ class _Folder(Members):
             raise CheckpointError(folder / name, error.strerror or "cannot be opened") from error
         except ValueError as error:  # a NUL in the name
             raise CheckpointError(folder, f"{name!r} is not a file name") from error
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
 
 
 def read(path: Path) -> Checkpoint:

@@ -6,11 +6,13 @@ training uses. Data sets and an optimiser come from the user's own config. NeMo 
 
 from __future__ import annotations
 
+import io
 import os
 import tarfile
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from shutil import copyfileobj
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import yaml
@@ -64,7 +66,7 @@ def write(checkpoint: Checkpoint, path: Path, dtype: torch.dtype) -> None:
 
     def write_all(file: BinaryIO) -> None:
         for name, content in members.items():
-            _add(file, name, partial(_write_content, content))
+            _add(file, name, partial(copyfileobj, io.BytesIO(content)))
         _add(file, WEIGHTS_NAME, lambda part: write_state(part, sources, dtypes))
         file.write(bytes(2 * tarfile.BLOCKSIZE))
 
@@ -264,10 +266,6 @@ def _feature_tables(features: FeaturesConfig) -> Mapping[str, torch.Tensor]:
     before = (features.n_fft - features.win_length) // 2  # zeros, which NeMo's window does not hold
     window = tables.window_N[before : before + features.win_length]
     return {"preprocessor.featurizer.window": window, "preprocessor.featurizer.fb": tables.filters_MK[None]}
-
-
-def _write_content(content: bytes, part: BinaryIO) -> None:
-    part.write(content)
 
 
 class _Part:

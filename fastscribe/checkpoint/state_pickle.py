@@ -1,16 +1,16 @@
-"""A pickle interpreter for the tensor list of a torch.save file that cannot run code.
+"""Reading of the tensor list of a torch.save file, a pickle, without running code.
 
-It supports the opcodes and globals of a state dict of plain tensors, and builds only dicts, tuples, numbers, strings and the
-records below. It refuses everything else.
+Its opcodes and globals are those of a state dict of plain tensors, which build only dicts, tuples, numbers, strings and the
+records below. Everything else is refused before the pickle is loaded.
 """
 
 from __future__ import annotations
 
+import io
 import pickle
 import pickletools
 from typing import Any, NamedTuple
 
-_MAX_TUPLE, _MAX_MARKS = 200, 20  # items of a tuple; nesting depth of tuples and dictionaries
 _STORAGES = {
     "torch FloatStorage": "float32",
     "torch BFloat16Storage": "bfloat16",
@@ -21,9 +21,11 @@ _STORAGES = {
 _ORDERED_DICT, _TENSOR = "collections OrderedDict", "torch._utils _rebuild_tensor_v2"
 _PARAMETER = "torch._utils _rebuild_parameter"
 _GLOBALS = {_ORDERED_DICT, _TENSOR, _PARAMETER, *_STORAGES}
-_ARGUMENTS = {"BININT", "BININT1", "BININT2", "LONG1", "BINUNICODE"}
-_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-_SHORT_TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+_OPCODES = (
+    "PROTO STOP BININT BININT1 BININT2 LONG1 BINUNICODE NONE NEWTRUE NEWFALSE BINPUT LONG_BINPUT BINGET LONG_BINGET MARK TUPLE"
+    " EMPTY_TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_DICT SETITEM SETITEMS GLOBAL BINPERSID REDUCE BUILD"
+)
+_KNOWN_OPCODES = frozenset(_OPCODES.split())
 
 
 class Storage(NamedTuple):
@@ -43,8 +45,40 @@ class StorageView(NamedTuple):
     stride: tuple[int, ...]
 
 
+class _Dict(dict[Any, Any]):
+    def __setstate__(self, state: object) -> None:
+        """Leave out attributes, such as the versions of modules."""
+
+
 class _Global(NamedTuple):
+    """A name in a pickle."""
+
     name: str
+
+    def __call__(self, *arguments: object) -> object:
+        """Return what the pickle builds by a call."""
+        match self.name, arguments:
+            case name, () if name == _ORDERED_DICT:
+                return _Dict()
+            case name, (StorageView() as view, bool(), dict()) if name == _PARAMETER:
+                return view
+            case name, (Storage() as storage, int(offset), tuple(shape), tuple(stride), bool(), dict(), *more) if (
+                name == _TENSOR and not any(more)  # flags such as "negated"
+            ):
+                if len(shape) == len(stride) and all(type(n) is int and n >= 0 for n in (offset, *shape, *stride)):
+                    return StorageView(storage, offset, shape, stride)
+        raise pickle.UnpicklingError(f"REDUCE {self.name}")
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> _Global:
+        return _Global(f"{module} {name}")
+
+    def persistent_load(self, identity: object) -> Storage:
+        match identity:
+            case ("storage", _Global(name), str(key), str(), int(num_elements)) if name in _STORAGES:
+                return Storage(key, _STORAGES[name], num_elements)
+        raise pickle.UnpicklingError("an invalid storage")
 
 
 def parse(content: bytes) -> object:
@@ -58,89 +92,12 @@ def parse(content: bytes) -> object:
 
     Raises:
         UnpicklingError: names an opcode or global that a state dict does not need.
-        EOFError, LookupError, TypeError, ValueError: the content is damaged.
+        AttributeError, EOFError, LookupError, TypeError, ValueError: the content is damaged.
     """
-    stack: list[Any] = []
-    marks: list[int] = []
-    memo: dict[Any, Any] = {}
-
-    def above_mark() -> list[Any]:
-        start = marks.pop()
-        items = stack[start:]
-        del stack[start:]
-        return items
-
     for opcode, argument, _ in pickletools.genops(content):
-        name = opcode.name
-        if name in _ARGUMENTS:
-            stack.append(argument)
-        elif name in _CONSTANTS:
-            stack.append(_CONSTANTS[name])
-        elif name in ("BINPUT", "LONG_BINPUT"):
-            memo[argument] = stack[-1]
-        elif name in ("BINGET", "LONG_BINGET"):
-            stack.append(memo[argument])
-        elif name == "MARK":
-            marks.append(len(stack))
-            if len(marks) > _MAX_MARKS:
-                raise pickle.UnpicklingError("a tuple of an absurd length")
-        elif name == "TUPLE":
-            items = above_mark()
-            if len(items) > _MAX_TUPLE:
-                raise pickle.UnpicklingError("a tuple of an absurd length")
-            stack.append(tuple(items))
-        elif name in _SHORT_TUPLES:
-            start = len(stack) - _SHORT_TUPLES[name]
-            stack[start:] = [tuple(stack[start:])]
-        elif name == "EMPTY_DICT":
-            stack.append({})
-        elif name == "SETITEM":
-            value, key = stack.pop(), stack.pop()
-            _dict(stack[-1])[key] = value
-        elif name == "SETITEMS":
-            items = above_mark()
-            _dict(stack[-1]).update(zip(items[::2], items[1::2], strict=True))
-        elif name == "GLOBAL" and argument in _GLOBALS:
-            stack.append(_Global(argument))
-        elif name == "BINPERSID":
-            stack.append(_storage(stack.pop()))
-        elif name == "REDUCE":
-            arguments, function = stack.pop(), stack.pop()
-            stack.append(_call(function, arguments))
-        elif name == "BUILD":  # attributes of the dict, such as the versions of modules
-            stack.pop()
-            _dict(stack[-1])
-        elif name == "STOP":
-            return stack.pop()
-        elif name != "PROTO":
-            raise pickle.UnpicklingError(f"{name} {str(argument)[:100]}")
-    raise EOFError("the list of tensors has no end")
-
-
-def _dict(value: object) -> dict[Any, Any]:
-    if not isinstance(value, dict):
-        raise pickle.UnpicklingError(f"{type(value).__name__} in place of a dictionary")
-    return value
-
-
-def _storage(identity: object) -> Storage:
-    match identity:
-        case ("storage", _Global(name), str(key), str(), int(num_elements)) if name in _STORAGES:
-            return Storage(key, _STORAGES[name], num_elements)
-    raise pickle.UnpicklingError("an invalid storage")
-
-
-def _call(function: object, arguments: object) -> object:
-    match function, arguments:
-        case _Global(name), () if name == _ORDERED_DICT:
-            return {}
-        case _Global(name), (StorageView() as view, bool(), dict()) if name == _PARAMETER:
-            return view
-        case _Global(name), (Storage() as storage, int(offset), tuple(shape), tuple(stride), bool(), dict(), *more) if (
-            name == _TENSOR and not any(more)  # flags such as "negated"
-        ):
-            if len(shape) == len(stride) and all(type(n) is int and n >= 0 for n in (offset, *shape, *stride)):
-                return StorageView(storage, offset, shape, stride)
-    raise pickle.UnpicklingError(
-        f"REDUCE {function.name if isinstance(function, _Global) else type(function).__name__}"
-    )
+        is_known = opcode.name in _KNOWN_OPCODES and (opcode.name != "GLOBAL" or argument in _GLOBALS)
+        if not is_known or (
+            opcode.name == "LONG_BINPUT" and (argument or 0) > len(content)
+        ):  # it takes memory for all up to it
+            raise pickle.UnpicklingError(f"{opcode.name} {str(argument)[:100]}")
+    return _Unpickler(io.BytesIO(content)).load()

@@ -105,12 +105,15 @@ def check_aligner(aligner: ModelConfig, config: ModelConfig, where: object) -> N
     """Raise UnsupportedCheckpoint if the aligner does not fit the model."""
     if aligner.decoders != ("ctc",):
         raise UnsupportedCheckpoint(where, "decoders of the timestamps aligner", list(aligner.decoders), "ctc alone")
-    rate = config.features.sample_rate
-    if aligner.features.sample_rate != rate:
-        key = "sample rate of the timestamps aligner"
-        raise UnsupportedCheckpoint(where, key, aligner.features.sample_rate, f"the model's {rate}")
+    _check_rate(aligner, config, where, "the timestamps aligner")
     if config.aed is None:
         raise UnsupportedCheckpoint(where, "timestamps aligner", "present", "Canary models")
+
+
+def _check_rate(aligner: ModelConfig, config: ModelConfig, where: object, name: str) -> None:
+    rate, expected = aligner.features.sample_rate, config.features.sample_rate
+    if rate != expected:
+        raise UnsupportedCheckpoint(where, f"sample rate of {name}", rate, f"the model's {expected}")
 
 
 def with_aligner(checkpoint: Checkpoint, aligner: Checkpoint) -> Checkpoint:
@@ -121,10 +124,7 @@ def with_aligner(checkpoint: Checkpoint, aligner: Checkpoint) -> Checkpoint:
     """
     if not aligner.config.has_ctc:
         raise UnsupportedCheckpoint(aligner.path, "decoders of --align-with", list(aligner.config.decoders), "ctc")
-    rate = checkpoint.config.features.sample_rate
-    if aligner.config.features.sample_rate != rate:
-        key = "sample rate of --align-with"
-        raise UnsupportedCheckpoint(aligner.path, key, aligner.config.features.sample_rate, f"the model's {rate}")
+    _check_rate(aligner.config, checkpoint.config, aligner.path, "--align-with")
     tokenizer = adapt_tokenizer(checkpoint.tokenizer, checkpoint.config, has_aligner=True)
     return replace(checkpoint, tokenizer=tokenizer, aligner=aligner)
 
@@ -250,9 +250,6 @@ class Section:
 
     def finish(self) -> None:
         """Raise UnsupportedCheckpoint if an unread key is set, because it could change the result."""
-        for key in self._unseen():
-            if self.values[key] not in (None, False):
-                raise UnsupportedCheckpoint(self.where, self.path(key), self.values[key], "absent, null or false")
-
-    def _unseen(self) -> Iterator[str]:
-        return (key for key in self.values if key not in self._seen and not key.startswith("_"))
+        for key, value in self.values.items():
+            if key not in self._seen and not key.startswith("_") and value not in (None, False):
+                raise UnsupportedCheckpoint(self.where, self.path(key), value, "absent, null or false")

@@ -40,9 +40,8 @@ SAFETENSORS_NAMES = {
     "int64": "I64",
     "int8": "I8",
 }
-_SAFETENSORS_DTYPES = {theirs: ours for ours, theirs in SAFETENSORS_NAMES.items()}
-# Types of safetensors that models here do not have, with torch's names.
-_OTHER_DTYPES = {
+# torch's names and the bits of all of them, with those that models here do not have
+_SAFETENSORS_DTYPES = {theirs: (ours, 8 * ITEM_BYTES[ours]) for ours, theirs in SAFETENSORS_NAMES.items()} | {
     "BOOL": ("bool", 8),
     "U8": ("uint8", 8),
     "F8_E5M2": ("float8_e5m2", 8),
@@ -94,7 +93,7 @@ def _safetensors(file: RandomAccess, path: Path, allows_int8: bool) -> dict[str,
     end, sources = 0, {}
     for name, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):
         shape = entry["shape"]
-        dtype, bits = _OTHER_DTYPES.get(entry["dtype"]) or _float_type(entry["dtype"])
+        dtype, bits = _SAFETENSORS_DTYPES[entry["dtype"]]
         start, stop = entry["data_offsets"]
         if not all(type(number) is int and number >= 0 for number in (*shape, start, stop)):
             raise ValueError(f"{name[:120]}: invalid shape or offsets")
@@ -107,11 +106,6 @@ def _safetensors(file: RandomAccess, path: Path, allows_int8: bool) -> dict[str,
     if data_start + end != file.num_bytes():
         raise ValueError(f"{file.num_bytes()} bytes, where its header says {data_start + end}")
     return {name: sources[name] for name in entries}
-
-
-def _float_type(name: str) -> tuple[str, int]:
-    dtype = _SAFETENSORS_DTYPES[name]
-    return dtype, 8 * ITEM_BYTES[dtype]
 
 
 def _check_dtype(name: str, dtype: str, where: object) -> None:

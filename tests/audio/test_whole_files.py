@@ -17,7 +17,6 @@ import av
 import numpy as np
 import pytest
 import soundfile
-import soxr
 
 from fastscribe.audio.flac import HEADER_BYTES, after_blocks, frame_header
 from fastscribe.audio.media import EncodedBytes, FileObject
@@ -88,17 +87,21 @@ def au(size: int, order: str = ">") -> bytes:
     return magic + struct.pack(order + "IIIII", 24, size, 3, RATE, 1) + samples.tobytes()
 
 
-@pytest.mark.parametrize("make", [wav, rf64, au, lambda size: au(size, "<")])
-@pytest.mark.parametrize("size", [0, 20_000])
+@pytest.mark.parametrize(("make", "size"), [(wav, 0), (wav, 20_000), (rf64, 0), (rf64, 20_000), (au, 20_000)])
 def test_sizes_that_were_never_filled_in(tmp_path, make, size):
     path = held(tmp_path / "a.sound", make(size))
     audio = probe(given(path))
     samples = whole(audio)
-    np.testing.assert_array_equal(samples, int16() if audio.is_int16 else int16() / np.float32(32_768))
-    assert (audio.is_int16, audio.track) == (True, None)
+    np.testing.assert_array_equal(samples, int16() / np.float32(32_768))
     note = UNSTATED if size == 0 else UNSTATED.replace("leaves its length out", "gives 0.62 s")
     assert audio.notes == (note,)
     check_parts(path, samples, 1e-9)
+
+
+@pytest.mark.parametrize(("size", "order"), [(0, ">"), (0, "<"), (20_000, "<")])
+def test_unfinished_au_files_that_no_library_reads_whole(tmp_path, size, order):
+    found = problem(held(tmp_path / "a.au", au(size, order)))
+    assert found.startswith("its header ") and found.endswith(": make it from its source again, as WAV or FLAC")
 
 
 @pytest.mark.parametrize("subtype", ["PCM_24", "FLOAT", "ULAW", "IMA_ADPCM", "MS_ADPCM"])
@@ -106,7 +109,8 @@ def test_unfinished_wavs_of_other_samples(tmp_path, subtype):
     path = tmp_path / "a.wav"
     soundfile.write(path, signal(2.0, RATE), RATE, subtype=subtype)
     expected, _ = soundfile.read(path, dtype="float32")
-    np.testing.assert_allclose(whole(probe(given(patched(path, (b"data", bytes(4)))))), expected, atol=1e-6)
+    rounding = 3e-3 if subtype == "MS_ADPCM" else 1e-6  # libsndfile and FFmpeg round its samples in other ways
+    np.testing.assert_allclose(whole(probe(given(patched(path, (b"data", bytes(4)))))), expected, atol=rounding)
 
 
 @pytest.mark.parametrize(
@@ -331,27 +335,29 @@ def ogg(path: Path, subtype: str, seconds: float, rate: int = RATE, channels: in
     "links",
     [
         [("VORBIS", RATE, 1), ("VORBIS", RATE, 1)],
-        [("OPUS", RATE, 1), ("OPUS", 48_000, 2), ("OPUS", 8000, 1)],
-        [("VORBIS", 22_050, 2), ("OPUS", 48_000, 1), ("VORBIS", 44_100, 1)],
+        [("OPUS", RATE, 1), ("OPUS", RATE, 1), ("OPUS", RATE, 1)],
+        [("VORBIS", 48_000, 2), ("OPUS", 48_000, 2), ("VORBIS", 48_000, 2)],
     ],
 )
 def test_chained_ogg_is_read_to_its_end(tmp_path, links):
     """It was refused, and of two recordings with the same serial number the second was left out without a word."""
-    path, alone = tmp_path / "a.ogg", []
+    path = tmp_path / "a.ogg"
     contents = [ogg(path, *link[:1], 2.0, *link[1:], seed=number) for number, link in enumerate(links)]
-    rate, channels = max(link[1] for link in links), max(link[2] for link in links)
-    for content in contents:
-        audio = probe(given(held(path, content)))
-        alone.append(soxr.resample(whole(audio), audio.sample_rate, rate, quality="HQ"))
+    alone = [whole(probe(given(held(path, content)))) for content in contents]
     headers_alone = contents[0][: contents[0].index(b"OggS", contents[0].index(b"OggS", 1) + 1)]
     audio = probe(given(held(path, b"".join(contents) + headers_alone)))
     samples = whole(audio)
-    assert (audio.sample_rate, audio.channels) == (rate, channels)
+    assert (audio.sample_rate, audio.channels) == links[0][1:]
     np.testing.assert_allclose(samples, np.concatenate(alone), atol=1e-3)
-    assert audio.notes[0] == f"holds {len(links)} recordings one after another, which were read as one"
-    assert len(audio.notes) == 1 + (len(set(links)) > 1)
-    assert audio.notes[-1].endswith(f"converted to {rate} Hz {channels} ch") == (len(set(links)) > 1)
+    assert audio.notes == (f"holds {len(links)} recordings one after another, which were read as one",)
     check_parts(path, samples)
+
+
+def test_chained_ogg_of_different_kinds_is_refused(tmp_path):
+    path = tmp_path / "a.ogg"
+    content = ogg(path, "OPUS", 2.0) + ogg(path, "OPUS", 2.0, 48_000, 2)
+    expected = "several recordings in one, of different kinds (16000 Hz 1 ch, 48000 Hz 2 ch): convert it"
+    assert problem(held(path, content)).startswith(expected)
 
 
 @pytest.mark.parametrize("is_file", [True, False])

@@ -215,7 +215,7 @@ WEIGHTS: dict[str, tuple[Callable[[Path], bytes], str]] = {
     "stride 0": (lambda ran: changed(a=torch.zeros(1).expand(1 << 40)), "a claims more than it holds"),
     "a million dimensions": (
         lambda ran: changed(a=torch.zeros(1).reshape([1] * 200_000)),
-        "a tuple of an absurd length",
+        "a tensor of more than 8 dimensions",
     ),
     "20,001 tensors": (lambda ran: saved(dict.fromkeys(map(str, range(20_001)), torch.ones(1))), "20001 tensors"),
     "names of odd characters": (lambda ran: changed(**{"\x1b[2J\x07\n\u202e": torch.ones(1)}), "unexpected"),

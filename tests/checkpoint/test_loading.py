@@ -369,7 +369,7 @@ def test_unusual_torch_files() -> None:
     ],
 )
 def test_unusual_pickles(pickled: bytes) -> None:
-    with pytest.raises((pickle.UnpicklingError, ValueError, LookupError, TypeError, EOFError)):
+    with pytest.raises((pickle.UnpicklingError, AttributeError, ValueError, LookupError, TypeError, EOFError)):
         state_pickle.parse(pickled)
 
 

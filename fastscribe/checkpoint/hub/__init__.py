@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fastscribe._system.safe_files import write_atomic
 from fastscribe.checkpoint.hub import problems
 from fastscribe.checkpoint.hub.choice import Choice, choose
 from fastscribe.checkpoint.hub_name import HubName, is_commit
@@ -159,7 +160,9 @@ class _Model:
         folder = fetch(choice.files, self._draw)
         if self._name.revision != commit:
             with suppress(OSError):  # read-only cache
-                _write(folder.parent.parent / "refs" / self._name.revision, commit)
+                ref = folder.parent.parent / "refs" / self._name.revision
+                ref.parent.mkdir(parents=True, exist_ok=True)
+                write_atomic(ref, commit.encode())
         return choice.path(folder)
 
     def _list(self) -> tuple[str, dict[str, int]]:
@@ -216,10 +219,3 @@ def _bar_class(library: Any, label: str, draw: bool) -> type:
             """Ignore the rate."""
 
     return Bar
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.part")
-    fresh.write_text(text, encoding="ascii")
-    os.replace(fresh, path)
