@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import av
 import numpy as np
 from av.error import ArgumentError, FFmpegError, InvalidDataError
+from av.packet import Packet
 from av.stream import Discard
 
 from fastscribe._system.positioned_read import BINARY
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from av.audio.frame import AudioFrame
     from av.audio.stream import AudioStream
     from av.container import InputContainer
-    from av.packet import Packet
 
     AudioPacket = Packet[AudioStream]
 
@@ -70,6 +70,7 @@ _OPUS = ("opus", "libopus")
 _WITHOUT_TIMES = frozenset({"aiff", "au", "voc", "w64", "wav", "xwma"})
 _RESYNC_BYTES = 1 << 16  # in which FFmpeg looks for the next packet of MPEG-TS
 _LOST_PACKET_S = 0.05  # the length of a packet that does not say its own
+_MAX_UNFRAMED_BYTES = 8 << 20
 _OPUS_STEP = 120  # samples at 48,000 Hz; every Opus packet is a multiple
 
 
@@ -185,9 +186,8 @@ class Track:
         self._pending: tuple[int, Float32Array] | None = None  # decoded samples [S, C] and their position
         codec = self._stream.codec_context
         is_guessed = bool(self._names & _WITHOUT_TIMES) and not codec.name.startswith("pcm_")
-        if is_guessed and codec.name == "aac" and codec.extradata is not None:
-            held = f"AAC in {self._container.format.name} without the lengths of its frames, which no tool divides"
-            raise ContainerError(f"{held}: make it from its source again, as M4A or FLAC")
+        # AAC frames without their lengths, which the decoder finds if it gets all at once
+        self._is_unframed = is_guessed and codec.name == "aac" and codec.extradata is not None
         self._samples = FrameSamples()
         self._resampler: RateConverter | None = None  # of frames whose rate is another
         self._shift = 0  # samples by which a clock that starts again is behind
@@ -435,7 +435,9 @@ class Track:
         self._expected, self._pending, self._resampler, self._shift = None, None, None, 0
         self._lost_s = 0.0  # of packets that could not be decoded
         packets = self._packets(self._stream)
-        if self._is_ogg and self._is_opus:
+        if self._is_unframed:
+            packets = self._joined(packets)
+        elif self._is_ogg and self._is_opus:
             packets = _at_page_ends(packets)
         elif self._is_ogg and is_sought:
             packets = _after_first_page(packets)
@@ -508,6 +510,20 @@ class Track:
                 return
             except BlockingIOError:  # MPEG-TS: this many bytes hold no packet, as where a recorder reserves room
                 continue
+
+    def _joined(self, packets: Iterator[AudioPacket]) -> Iterator[AudioPacket]:
+        """Yield the bytes of all packets as one packet, and the end of the stream."""
+        parts, num_bytes = [], 0
+        for packet in packets:
+            parts.append(bytes(packet))
+            num_bytes += len(parts[-1])
+            if num_bytes > _MAX_UNFRAMED_BYTES:
+                held = f"more than {_MAX_UNFRAMED_BYTES >> 20} MiB of AAC without the lengths of its frames"
+                raise ContainerError(f"{held}, which no tool divides: make it from its source again, as M4A or FLAC")
+        for content in (b"".join(parts), b""):
+            joined: Any = Packet(content)
+            joined.stream = self._stream
+            yield joined
 
     def _first_frame(self) -> AudioFrame:
         self._samples_per_tick = Fraction(0)

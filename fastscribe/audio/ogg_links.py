@@ -1,8 +1,8 @@
 """Read chained Ogg files: recordings one after another in a file, such as a saved radio stream or `cat a.opus b.opus`.
 
 A player plays one after the other. libsndfile reads the first only, and FFmpeg seeks to the wrong one. So each recording (a
-link, RFC 3533) is found by its first page, and is checked and read as a file of its own. All have the same sample rate and
-number of channels.
+link, RFC 3533) is found by its first page, and is checked and read as a file of its own. All take the highest sample rate and
+number of channels among them.
 
 Dimensions: S samples, C channels.
 """
@@ -13,16 +13,23 @@ import io
 import json
 from bisect import bisect_right
 from collections.abc import Callable
-from itertools import accumulate, count
+from itertools import count
+from math import gcd
 from typing import Any, BinaryIO, NamedTuple
 
+import numpy as np
+import soxr
+
 from fastscribe.audio.failures import ContainerError
-from fastscribe.audio.header import CONVERT, HEAD_BYTES, LINKS, Header
+from fastscribe.audio.frame_samples import mixed
+from fastscribe.audio.header import HEAD_BYTES, LINKS, Header
 from fastscribe.audio.media import FileRange, is_held, whole_content
 from fastscribe.audio.ogg import may_hold_audio
 from fastscribe.errors import AudioError
-from fastscribe.types import Medium, SampleArray, Source
+from fastscribe.types import Float32Array, Medium, SampleArray, Source
 
+_MARGIN_S = 0.1  # of audio on both sides of a piece that is resampled
+_BLOCK_SAMPLES = 1 << 20  # resampled at a time
 _numbers = count()
 
 
@@ -59,7 +66,8 @@ class _Part(NamedTuple):
     end: int
     sample_rate: int
     channels: int
-    num_samples: int
+    num_samples: int  # at its own rate
+    layout: list[str]  # what each channel is for; none: unknown
     track: int | None  # as AudioInfo's, and so is the next
     reading: str
 
@@ -77,11 +85,11 @@ def chain(source: Source, medium: Medium, begins: list[int], header_of: Callable
         AudioError: One of them is no recording, or one that would be read in part only.
         OSError: The file cannot be read.
     """
-    begins, notes = sorted({0, *begins}), dict[str, None]()
+    begins, notes = sorted({0, *begins}), list[str]()
     with medium.open() as file, whole_content(file) as data:
         links = list(zip(begins, [*begins[1:], len(data)], strict=True))
         links = [(begin, end) for begin, end in links if may_hold_audio(data, begin, end)] or links
-    parts: list[_Part] = []
+    parts = []
     for number, (begin, end) in enumerate(links, start=1):
         link = Link(medium, begin, end)
         try:
@@ -94,15 +102,31 @@ def chain(source: Source, medium: Medium, begins: list[int], header_of: Callable
             raise AudioError(
                 source.path, f"track {source.track} was asked for, but it has 1 audio track (counted from 0)"
             )
-        parts.append(_Part(begin, end, header.sample_rate, header.channels, header.num_samples, track, header.reading))
-        notes |= dict.fromkeys(header.notes)
+        found = header.sample_rate, header.channels, header.num_samples, list(header.layout or ())
+        parts.append(_Part(begin, end, *found, track, header.reading))
+        notes += [note for note in header.notes if note not in notes]
+    return _chain(parts, notes)
+
+
+def _chain(parts: list[_Part], notes: list[str]) -> Header:
+    rate, widest = _rate(parts), max(parts, key=lambda part: part.channels)
+    said = [f"holds {len(parts)} recordings one after another, which were read as one"]
     kinds = sorted({(part.sample_rate, part.channels) for part in parts})
     if len(kinds) > 1:
         named = ", ".join(f"{kind[0]} Hz {kind[1]} ch" for kind in kinds)
-        raise AudioError(source.path, f"several recordings in one, of different kinds ({named}): {CONVERT}")
-    said = f"holds {len(parts)} recordings one after another, which were read as one"
-    num_samples = sum(part.num_samples for part in parts)
-    return Header(*kinds[0], num_samples, False, header.layout, 1, LINKS + json.dumps(parts), (said, *notes))
+        said.append(f"they differ ({named}): all were converted to {rate} Hz {widest.channels} ch")
+    num_samples = sum(_length(part, rate) for part in parts)
+    layout, reading = tuple(widest.layout) or None, LINKS + json.dumps(parts)
+    return Header(rate, widest.channels, num_samples, False, layout, 1, reading, (*said, *notes))
+
+
+def _rate(parts: list[_Part]) -> int:
+    return max(part.sample_rate for part in parts)
+
+
+def _length(part: _Part, rate: int) -> int:
+    """Return the number of samples of a link at the file's rate."""
+    return round(part.num_samples * rate / part.sample_rate)
 
 
 class LinkedSound:
@@ -119,8 +143,10 @@ class LinkedSound:
     def __init__(self, medium: Medium, reading: str, open_sound: Callable[..., Any]) -> None:
         self._medium, self._open_sound = medium, open_sound
         self._links = [_Part(*part) for part in json.loads(reading.removeprefix(LINKS))]
-        self.samplerate, self.channels = self._links[0].sample_rate, self._links[0].channels
-        self._starts = [0, *accumulate(part.num_samples for part in self._links)]  # of each link, and the end
+        self.samplerate, self.channels = _rate(self._links), max(part.channels for part in self._links)
+        self._starts = [0]  # position of each link's first sample, and of the end
+        for part in self._links:
+            self._starts.append(self._starts[-1] + _length(part, self.samplerate))
         self._position = 0
         self._index, self._at = -1, 0  # the open link, and where its sound stands
         self._sound: Any = None
@@ -135,28 +161,62 @@ class LinkedSound:
         filled = 0
         while filled < len(samples_SC) and self._position < self._starts[-1]:
             index = bisect_right(self._starts, self._position) - 1
-            self._open_link(index)
-            position = self._position - self._starts[index]
-            if position != self._at:
-                self._sound.seek(position)
-            piece_SC = samples_SC[filled : filled + self._starts[index + 1] - self._position]
-            got = int(self._sound.buffer_read_into(piece_SC, dtype))
-            self._at, filled, self._position = position + got, filled + got, self._position + got
+            left = self._starts[index + 1] - self._position
+            piece_SC = samples_SC[filled : filled + min(left, _BLOCK_SAMPLES)]
+            got = self._read_link(index, self._position - self._starts[index], piece_SC)
+            filled, self._position = filled + got, self._position + got
             if got < len(piece_SC):
                 break
         return filled
 
+    def _read_link(self, index: int, position: int, piece_SC: SampleArray) -> int:
+        """Fill a piece from this position of a link on, both at the file's rate."""
+        part = self._links[index]
+        self._open_link(index)
+        if part.sample_rate == self.samplerate:
+            samples_SC = self._native(part, position, len(piece_SC))
+            piece_SC[: len(samples_SC)] = samples_SC
+            return len(samples_SC)
+        divisor = gcd(part.sample_rate, self.samplerate)
+        step, made_step = part.sample_rate // divisor, self.samplerate // divisor  # samples that last equally long
+        margin = 1 + int(_MARGIN_S * divisor)
+        first = max(0, position // made_step - margin)
+        last = (position + len(piece_SC)) // made_step + 1 + margin
+        wanted = min(last * step, part.num_samples) - first * step
+        samples_SC = self._native(part, first * step, wanted)
+        made_SC = soxr.resample(samples_SC, part.sample_rate, self.samplerate, quality="HQ")
+        begin = position - first * made_step
+        made_SC = made_SC[begin : begin + len(piece_SC)]
+        piece_SC[: len(made_SC)] = made_SC
+        piece_SC[len(made_SC) :] = 0
+        return len(piece_SC) if len(samples_SC) == wanted else len(made_SC)
+
     def _open_link(self, index: int) -> None:
         if self._index == index:
             return
-        self.close()
+        self._close_link()
         part = self._links[index]
         self._sound = self._open_sound(Link(self._medium, part.begin, part.end), part.track, part.reading)
         self._index, self._at = index, 0
         if (self._sound.samplerate, self._sound.channels) != (part.sample_rate, part.channels):
             raise ContainerError("changed since the run began")
 
-    def close(self) -> None:
+    def _native(self, part: _Part, position: int, num_samples: int) -> Float32Array:
+        """Return samples [S, C] of the open link at its own rate, with the file's number of channels."""
+        assert self._sound is not None
+        if position != self._at:
+            self._sound.seek(position)
+        samples_SC: Float32Array = np.empty((num_samples, part.channels), np.float32)
+        got = int(self._sound.buffer_read_into(samples_SC, "float32"))
+        self._at, samples_SC = position + got, samples_SC[:got]
+        if part.channels == self.channels:
+            return samples_SC
+        return mixed(samples_SC, part.layout).repeat(self.channels, 1)
+
+    def _close_link(self) -> None:
         if self._sound is not None:
             self._sound.close()
         self._index, self._sound = -1, None
+
+    def close(self) -> None:
+        self._close_link()
