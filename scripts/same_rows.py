@@ -168,10 +168,10 @@ def main() -> None:
         "--python", default=sys.executable, help="Python that runs the other checkout; default: this one"
     )
     parser.add_argument("cases", nargs="*", help="names of cases; default: all")
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()
     failed = False
     for name in given.cases or CASES:
-        wrong = differences(name, given.other.resolve(), given.python)
+        wrong = differences(name, given.other.resolve(), os.path.abspath(given.python))
         failed |= bool(wrong)
         print(f"{name}: {'the same' if not wrong else 'DIFFERS: ' + ', '.join(wrong)}", flush=True)
     sys.exit(int(failed))
