@@ -31,7 +31,7 @@ def test_the_other_side_runs_with_the_python_that_is_named(
 
     monkeypatch.setattr(same_rows, "run", run)
     monkeypatch.setattr(sys, "argv", ["same_rows", str(tmp_path), "--python", "/other/python", "text to stdout"])
-    with pytest.raises(SystemExit, match="^0$"):
+    with pytest.raises(SystemExit, match=r"^0$"):
         same_rows.main()
     assert sorted(ran) == sorted([(tmp_path, "/other/python"), (same_rows.ROOT, sys.executable)])
     assert capsys.readouterr().out == "text to stdout: the same\n"
