@@ -246,8 +246,8 @@ def test_a_store_that_cannot_be_opened_is_one_line_and_may_pass(monkeypatch: pyt
         raise unavailable
 
     monkeypatch.setattr(remote, "_open", refuses)
-    with pytest.raises(UsageError, match=r"^s3://bucket: no answer from the identity service$") as caught:
-        remote.store_for("s3://bucket/a.wav")
+    with pytest.raises(UsageError, match=r"^s3://refused: no answer from the identity service$") as caught:
+        remote.store_for("s3://refused/a.wav")
     assert caught.value.__cause__ is unavailable  # so the exit code says that the command may succeed later
 
 
