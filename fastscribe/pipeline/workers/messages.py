@@ -27,7 +27,6 @@ from dataclasses import dataclass
 from threading import Lock, Thread
 from typing import Any, BinaryIO, Literal, TypeAlias
 
-from fastscribe._system.signals import print_threads_on_request
 from fastscribe.config import Options
 from fastscribe.pipeline.batch_layout import BatchLayout
 from fastscribe.pipeline.batching import Budget
@@ -245,7 +244,6 @@ def open_channel() -> Channel:
     """Take stdin and stdout for messages; what libraries print goes to stderr, and what they read is empty."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    print_threads_on_request()
     reader, writer = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)

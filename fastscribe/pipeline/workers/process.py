@@ -30,6 +30,7 @@ PROGRAMS = {"device": "fastscribe.pipeline.workers.device", "helper": "fastscrib
 _PROGRAM = (
     "import sys; sys.path[:] = sys.argv.pop().split({!r}); "
     "from fastscribe._system.parent_death import end_with_parent; end_with_parent(); "
+    "from fastscribe._system.signals import print_threads_on_request; print_threads_on_request(); "
     "from {} import main; main()"
 )
 _GONE_S = 10.0  # a process whose pipe has closed is about to end
