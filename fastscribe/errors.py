@@ -30,6 +30,7 @@ from fastscribe._system.text_layout import escaped
 
 _REPR = reprlib.Repr()
 _REPR.maxlevel, _REPR.maxstring, _REPR.maxother = 3, 120, 120
+_OUT_OF_MEMORY = ("out of memory", "allocate memory", "alloc_failed")
 _MAX_NAMES = 10  # weights named in a message
 _MAX_PROBLEM = 2000  # characters
 _MAX_SHOWN = 300  # characters of a value from a file
@@ -38,6 +39,17 @@ _MAX_SHOWN = 300  # characters of a value from a file
 def first_line(error: BaseException) -> str:
     """Return the first line of a library's message, or the exception's type if the message is empty."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return True for an out-of-memory error of any device or library.
+
+    torch reports one on a CPU as a plain RuntimeError, and cuBLAS has its own message, so messages are matched. torch's own
+    class is known by its name, because nothing here imports torch.
+    """
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _OUT_OF_MEMORY)
 
 
 class FastscribeError(ValueError):

@@ -1,5 +1,8 @@
 """Whether another checkout of fastscribe writes the same rows: python -m scripts.same_rows OTHER_CHECKOUT.
 
+With `--python`, the other side runs with that Python, which may have other versions of the dependencies; OTHER_CHECKOUT may be
+this one then.
+
 Each case is a command line, run with both checkouts in the same folder with the same recordings and models of tests/data, on
 the CPU. Standard output and all files that a run leaves must be the same byte for byte. Exceptions are locks, times and batches
 in report.json, and the order of rows and of the journal's entries: a recording that is read slowly comes later. Prints a line a
@@ -18,6 +21,8 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from fastscribe.config import OUTPUT_FORMATS
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "tests" / "data"
@@ -39,7 +44,7 @@ _SOME = "audio/0*.flac"
 # Each a name and the arguments behind `transcribe`; paths are relative to tests/data.
 CASES: dict[str, list[str]] = {
     **{name: ["audio", "-m", f"models/{name}", "-o", "OUT", "-f", "jsonl", "--tokens"] for name in _MODELS},
-    "packaged model, all formats": ["audio", "-o", "OUT", "-f", "jsonl,json,srt,vtt,ass,txt,md,tsv,ctm,rttm,textgrid"],
+    "packaged model, all formats": ["audio", "-o", "OUT", "-f", ",".join(OUTPUT_FORMATS)],
     "stdout": ["audio/01_0_00010.flac"],
     "text to stdout": ["audio/01_0_00010.flac", "-f", "txt"],
     "manifest": ["manifest.jsonl", "-m", "models/tdt_demo/model.nemo", "-o", "OUT"],
@@ -84,12 +89,12 @@ RTTM = (
 BOOST = "Ruth Paine\nblanket\t2\nOswald\n"
 
 
-def run(checkout: Path, arguments: list[str], folder: Path) -> tuple[int, bytes, dict[str, bytes]]:
+def run(checkout: Path, python: str, arguments: list[str], folder: Path) -> tuple[int, bytes, dict[str, bytes]]:
     """Run a case with a checkout. Return the exit code, standard output, and the files that it leaves, by their path."""
     places = {"OUT": str(folder / "out"), "BOOST": str(folder / "boost.txt"), "RTTM": str(folder / "turns.rttm")}
     (folder / "boost.txt").write_text(BOOST, encoding="utf-8")
     (folder / "turns.rttm").write_text(RTTM, encoding="utf-8")
-    command = [sys.executable, "-m", "fastscribe", "transcribe", "--device", "cpu", "--no-progress"]
+    command = [python, "-m", "fastscribe", "transcribe", "--device", "cpu", "--no-progress"]
     if "--devices" in arguments:
         command = command[:4] + command[6:]
     for argument in arguments:
@@ -111,8 +116,8 @@ def _comparable(name: str, data: bytes) -> bytes:
     """Return a file's content without what differs from run to run."""
     if name.endswith("report.json"):
         return _without_times(data)
-    if name.endswith("journal.jsonl"):  # an entry has the place of its row
-        data = re.sub(rb'"row": \[\d+, \d+\]', b"", data)
+    if name.endswith("journal.jsonl"):  # an entry has the place of its row, and when a disk has synced differs
+        data = re.sub(rb'"row": \[\d+, \d+\]|\{"synced": true\}\n', b"", data)
     return b"".join(sorted(data.splitlines(keepends=True))) if name.endswith(".jsonl") else data
 
 
@@ -136,15 +141,15 @@ def _first_change(old: bytes, new: bytes) -> str:
     return f"{old[start : place + 30]!r} became {new[start : place + 30]!r}"
 
 
-def differences(name: str, other: Path) -> list[str]:
-    """Return what differs between this checkout and another one in a case."""
+def differences(name: str, other: Path, python: str) -> list[str]:
+    """Return what differs between this checkout and another one, which runs with `python`, in a case."""
     with (
         tempfile.TemporaryDirectory() as old_folder,
         tempfile.TemporaryDirectory() as folder,
         ThreadPoolExecutor() as pool,
     ):
-        places = ((other, Path(old_folder)), (ROOT, Path(folder)))
-        found = list(pool.map(lambda place: run(place[0], CASES[name], place[1]), places))
+        sides = ((other, python, CASES[name], Path(old_folder)), (ROOT, sys.executable, CASES[name], Path(folder)))
+        found = list(pool.map(lambda side: run(*side), sides))
     (old_code, old_out, old_files), (code, out, files) = found
     wrong = [] if code == old_code else [f"exit code {code} for {old_code}"]
     wrong += [] if out == old_out else [f"standard output: {_first_change(old_out, out)}"]
@@ -159,11 +164,14 @@ def differences(name: str, other: Path) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("other", type=Path, help="folder of the other checkout")
+    parser.add_argument(
+        "--python", default=sys.executable, help="Python that runs the other checkout; default: this one"
+    )
     parser.add_argument("cases", nargs="*", help="names of cases; default: all")
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()
     failed = False
     for name in given.cases or CASES:
-        wrong = differences(name, given.other.resolve())
+        wrong = differences(name, given.other.resolve(), os.path.abspath(given.python))
         failed |= bool(wrong)
         print(f"{name}: {'the same' if not wrong else 'DIFFERS: ' + ', '.join(wrong)}", flush=True)
     sys.exit(int(failed))

@@ -21,7 +21,10 @@ from hypothesis import HealthCheck, settings
 import fastscribe
 from fastscribe import python_names
 from fastscribe._system.process_settings import limit_openmp_spin
-from tests.helpers.warm_process import LIBRARIES_ALONE, WARM
+
+pytest.register_assert_rewrite("tests.helpers", "tests.fakes")  # their asserts show values, as those of tests do
+
+from tests.helpers.warm_process import LIBRARIES_ALONE, WARM  # noqa: E402
 
 limit_openmp_spin()  # as the command line does, before anything imports torch
 # Workers share the processors, and so do the processes that they start: with all of them in each, tests took a quarter more

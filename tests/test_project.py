@@ -139,6 +139,28 @@ def test_contributing_names_what_exists() -> None:
     assert missing(CONTRIBUTING) == []
 
 
+def test_contributing_names_functions_and_tables_where_they_are() -> None:
+    assert misplaced(CONTRIBUTING) == []
+    assert misplaced("* `FAMILIES` in `scripts/door`: call `gone()` of `fastscribe/config.py`, and `_GONE`.") == [
+        "gone",
+        "_GONE",
+    ]
+
+
+def misplaced(text: str) -> list[str]:
+    """Return each `function()` and `_TABLE` that is in no file which the same item or paragraph names, or in no file at all."""
+    absent = []
+    every = [*PACKAGE.rglob("*.py"), *(ROOT / "scripts").glob("*.py")]
+    for block in re.split(r"\n\n|\n(?=[*\d])", text):
+        named = re.findall(r"`((?:fastscribe|scripts|tests)/[\w./-]+)`", block)
+        places = [(PACKAGE.parent if name.startswith("fastscribe/") else ROOT) / name for name in named]
+        files = [place for place in places if place.is_file()] or every
+        source = "\n".join(file.read_text(encoding="utf-8") for file in files)
+        found = re.findall(r"`(\w+)\(\)`|`(_[A-Z_]+)`", block)
+        absent += [one for pair in found for one in pair if one and not re.search(rf"\b{one}\b", source)]
+    return absent
+
+
 def missing(text: str) -> list[str]:
     """Return paths, file names, links and `NAMES` in the text that do not exist in the repository."""
     source = "\n".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py"))

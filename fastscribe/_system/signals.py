@@ -63,8 +63,7 @@ class SignalHandler:
             if signal.getsignal(each) is not signal.SIG_IGN:
                 signal.signal(each, self._on_signal)
         sys.unraisablehook = self._unraisable
-        with suppress(AttributeError, RuntimeError, OSError, ValueError):  # Windows; stderr that is closed or no file
-            faulthandler.register(signal.SIGUSR1)  # prints where each thread stands
+        print_threads_on_request()
 
     def restore(self) -> None:
         """Cancel the retries when the command has ended."""
@@ -106,6 +105,12 @@ class SignalHandler:
             self._raise_later(numbers[lost.exc_type])
         else:
             self._show_unraisable(lost)
+
+
+def print_threads_on_request() -> None:
+    """Let SIGUSR1 print where each thread of this process stands. Windows has no such signal."""
+    with suppress(AttributeError, RuntimeError, OSError, ValueError):  # Windows; stderr that is closed or no file
+        faulthandler.register(signal.SIGUSR1)
 
 
 def exit_on_sigint() -> None:

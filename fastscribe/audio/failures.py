@@ -13,12 +13,22 @@ import traceback
 from pathlib import Path
 
 from fastscribe._system.urls import is_url, location_of
-from fastscribe.errors import AudioError, FastscribeError, RemoteError
+from fastscribe.errors import AudioError, FastscribeError, RemoteError, is_out_of_memory
 from fastscribe.types import AudioInfo, Failure, Source
 
-# No recording and no library that we use is meant to raise these.
-_OF_A_DEFECT = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError)
+# No recording is meant to raise these. Libraries that read recordings have classes of their own for damage.
+_OF_A_DEFECT = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NameError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 _PACKAGE = Path(__file__).parents[1]
+_TOOLS = {"numpy", "torch", *sys.stdlib_module_names}  # what they raise is the matter of the line that called them
 _PLACE = "fastscribe_place"  # an exception's attribute
 _LOCALE = "not in the characters of this locale, which is not UTF-8: set LC_ALL=C.UTF-8, or PYTHONUTF8=1"
 
@@ -98,7 +108,7 @@ def to_failure(item: Source | AudioInfo, stage: str, error: BaseException) -> Fa
     if isinstance(error, ImportError):
         of_another = "a library cannot be imported" if (error.name or "").startswith("fastscribe") else problem
         problem = f"the installation is incomplete ({of_another}): `fastscribe doctor` shows what is missing"
-    elif isinstance(error, _OF_A_DEFECT):
+    elif stage != "input" or not isinstance(error, ValueError):  # one of an input says what is wrong with it
         problem = defect(error) or problem
     message = FastscribeError.spoken(problem) or kind
     return Failure(
@@ -107,19 +117,28 @@ def to_failure(item: Source | AudioInfo, stage: str, error: BaseException) -> Fa
 
 
 def defect(error: BaseException) -> str:
-    """Return an error of this package's code with its line; "": another's code raised it, such as a caller's file object.
+    """Return an error of this package's code with its line; "" for one that is raised on purpose, or by another's code, such
+    as a caller's file object.
 
-    A Failure crosses processes, and a traceback does not.
+    A Failure crosses processes, and a traceback does not. A RuntimeError is not called a defect: a driver may be to blame.
     """
+    if not isinstance(error, _OF_A_DEFECT) or isinstance(error, FastscribeError) or is_out_of_memory(error):
+        return ""
     place = error.__dict__.get(_PLACE) or _place_of(error)
-    return f"a defect of fastscribe, {type(error).__name__} {' '.join(str(error).split())}{place}" if place else ""
+    whose = "" if isinstance(error, RuntimeError) else "a defect of fastscribe, "
+    return f"{whose}{type(error).__name__} {' '.join(str(error).split())}{place}" if place else ""
 
 
 def _place_of(error: BaseException) -> str:
-    frames = list(traceback.walk_tb(error.__traceback__))  # reads no source: memory may be short
-    if not frames or _PACKAGE not in (file := Path(frames[-1][0].f_code.co_filename)).parents:
-        return ""
-    return f" in {file.relative_to(_PACKAGE.parent).as_posix()}, line {frames[-1][1]}"
+    """Return the package's line that raised an error, or that called what raised it in one of _TOOLS; "" if there is none."""
+    place = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):  # reads no source: memory may be short
+        file = Path(frame.f_code.co_filename)
+        if _PACKAGE in file.parents:
+            place = f" in {file.relative_to(_PACKAGE.parent).as_posix()}, line {line}"
+        elif frame.f_globals.get("__name__", "").partition(".")[0] not in _TOOLS:
+            place = ""
+    return place
 
 
 def drop_frames(error: BaseException) -> None:

@@ -117,8 +117,8 @@ class FileObject:
         return str(self.num_bytes())
 
     def num_bytes(self) -> int:
-        with self._lock:
-            return self._file.seek(0, os.SEEK_END)
+        with self._position(0, os.SEEK_END) as size:
+            return size
 
     def held_memory(self) -> tuple[int, int]:
         """See held_memory()."""
@@ -128,9 +128,17 @@ class FileObject:
 
     def read_at(self, position: int, num_bytes: int) -> bytes:
         """Return the bytes from a position on, fewer at the end."""
-        with self._lock:
-            self._file.seek(position)
+        with self._position(position):
             return self._file.read(num_bytes)
+
+    @contextmanager
+    def _position(self, offset: int, whence: int = os.SEEK_SET) -> Iterator[int]:
+        """Move the caller's file. Raises OSError for a closed one too."""
+        try:
+            with self._lock:
+                yield self._file.seek(offset, whence)
+        except ValueError as error:  # Python's for a closed file
+            raise OSError(str(error)) from error
 
     def open(self) -> BinaryIO:
         return io.BufferedReader(_View(self))

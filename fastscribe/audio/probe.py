@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, BinaryIO
 
-from fastscribe.audio.failures import system_problem
+from fastscribe.audio.failures import defect, system_problem
 from fastscribe.audio.header import HEAD_BYTES, Header
 from fastscribe.audio.media import medium_of
 from fastscribe.audio.spellings import hint
@@ -46,8 +46,11 @@ def probe(source: Source) -> AudioInfo:
         raise
     except FileNotFoundError as error:
         raise AudioError(source.path, system_problem(error) + hint(source.path)) from error
-    except (OSError, ValueError) as error:  # ValueError: an impossible file name, a closed file
+    except (OSError, UnicodeEncodeError) as error:
         raise AudioError(source.path, system_problem(error)) from error
+    except ValueError as error:  # the system's for a path with a NUL
+        problem = "" if "\0" in source.path else defect(error)
+        raise AudioError(source.path, problem or str(error)) from error
     return _audio_info(source, header)
 
 

@@ -25,8 +25,7 @@ from fastscribe.bench.result import describe_error, result
 from fastscribe.bench.speed import Subject, about, peak
 from fastscribe.bench.throughput_passes import batches_of, make_texts
 from fastscribe.cli.terminal import show
-from fastscribe.cuda.device import is_out_of_memory
-from fastscribe.errors import UsageError
+from fastscribe.errors import UsageError, is_out_of_memory
 from fastscribe.pipeline.batching import Budget
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Batch

@@ -26,8 +26,7 @@ from fastscribe.checkpoint.hub_name import PACKAGED
 from fastscribe.checkpoint.location import locate
 from fastscribe.cli.terminal import say
 from fastscribe.config import Options, OutputStyle
-from fastscribe.cuda.device import is_out_of_memory
-from fastscribe.errors import UsageError
+from fastscribe.errors import UsageError, is_out_of_memory
 from fastscribe.families.model import torch_dtype
 from fastscribe.fast_paths import RefusedPaths
 from fastscribe.pipeline import batching

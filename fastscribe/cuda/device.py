@@ -17,12 +17,11 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from fastscribe.errors import first_line
+from fastscribe.errors import first_line, is_out_of_memory
 from fastscribe.fast_paths import RefusedPath
 from fastscribe.types import AnyArray
 
 _SWITCH_S = 2e-4
-_OUT_OF_MEMORY = ("out of memory", "allocate memory", "alloc_failed")
 
 
 def full_float32(device: torch.device) -> AbstractContextManager[None]:
@@ -202,16 +201,6 @@ def short_switch_interval(device: torch.device) -> Iterator[None]:
         yield
     finally:
         sys.setswitchinterval(before)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return True for an out-of-memory error of any device or library.
-
-    torch reports one on a CPU as a plain RuntimeError, and cuBLAS has its own message, so messages are matched.
-    """
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _OUT_OF_MEMORY)
 
 
 def synchronize(device: torch.device) -> None:

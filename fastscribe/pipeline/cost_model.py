@@ -15,8 +15,9 @@ import numpy as np
 import torch
 
 from fastscribe.config import ModelConfig
-from fastscribe.cuda.device import free_bytes, is_out_of_memory
+from fastscribe.cuda.device import free_bytes
 from fastscribe.decode.decoder import DecoderMemory
+from fastscribe.errors import is_out_of_memory
 from fastscribe.families.model import Model
 from fastscribe.pipeline.batching import Budget
 from fastscribe.types import Features, Float64Array

@@ -39,13 +39,12 @@ from fastscribe.cuda.device import (
     UNPINNED,
     Event,
     StageTimes,
-    is_out_of_memory,
     recover,
     shared_stream,
     synchronize,
     to_host,
 )
-from fastscribe.errors import DeviceFailed, ModelOutputError, UsageError
+from fastscribe.errors import DeviceFailed, ModelOutputError, UsageError, is_out_of_memory
 from fastscribe.fast_paths import RefusedPath
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.recognizer import Recognizer

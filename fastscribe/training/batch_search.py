@@ -19,8 +19,7 @@ import torch
 from fastscribe._system.safe_files import write_atomic
 from fastscribe._system.safe_open import safe_read
 from fastscribe.config import ModelConfig
-from fastscribe.cuda.device import is_out_of_memory
-from fastscribe.errors import OutputError, UsageError
+from fastscribe.errors import OutputError, UsageError, is_out_of_memory
 from fastscribe.training.buckets import Bucket
 from fastscribe.training.network import Network, Targets, preserve_buffers
 from fastscribe.training.sync_norm import alone

@@ -19,7 +19,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from fastscribe.config import ModelConfig
-from fastscribe.cuda.device import is_out_of_memory, small_to_device
+from fastscribe.cuda.device import small_to_device
+from fastscribe.errors import is_out_of_memory
 from fastscribe.families.blocks.features import LogMel
 from fastscribe.families.conformer.encoder import Encoder
 from fastscribe.families.model import Model

@@ -13,12 +13,12 @@ from fastscribe.cuda.device import (
     StageTimes,
     Stream,
     host_array,
-    is_out_of_memory,
     recover,
     short_switch_interval,
     to_device,
     to_host,
 )
+from fastscribe.errors import is_out_of_memory
 from fastscribe.pipeline.stats import Stopwatch
 
 CPU = torch.device("cpu")

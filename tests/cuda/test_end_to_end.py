@@ -15,7 +15,8 @@ import torch
 from fastscribe import Failure, Options, Transcriber, Transcript
 from fastscribe.audio.probe import probe
 from fastscribe.checkpoint.hub_name import PACKAGED
-from fastscribe.cuda.device import host_array, is_out_of_memory
+from fastscribe.cuda.device import host_array
+from fastscribe.errors import is_out_of_memory
 from fastscribe.pipeline.engine import Engine
 from fastscribe.types import Batch, Source, Utterance
 from tests.conftest import AUDIO, MODEL_NAMES, MODELS, model_path, waveform

@@ -24,7 +24,8 @@ def main() -> None:
     channel.receive()
     listen(channel, print)
     channel.send(messages.Say("hangs"))
-    ctypes.PyDLL(None).sleep(HANGS_S)
+    while True:  # a signal that prints where threads stand ends the call
+        ctypes.PyDLL(None).sleep(HANGS_S)
 
 
 def coordinate() -> None:

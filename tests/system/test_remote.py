@@ -239,6 +239,18 @@ def test_a_missing_extra_is_named(url: str, monkeypatch: pytest.MonkeyPatch) -> 
         remote.read_object(url)
 
 
+def test_a_store_that_cannot_be_opened_is_one_line_and_may_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    unavailable = remote.RemoteUnavailable("no answer from the identity service")
+
+    def refuses(root: str, url: str) -> remote.Store:
+        raise unavailable
+
+    monkeypatch.setattr(remote, "_open", refuses)
+    with pytest.raises(UsageError, match=r"^s3://refused: no answer from the identity service$") as caught:
+        remote.store_for("s3://refused/a.wav")
+    assert caught.value.__cause__ is unavailable  # so the exit code says that the command may succeed later
+
+
 @pytest.mark.parametrize(
     ("limit", "was_reached", "fewest", "most"),
     [

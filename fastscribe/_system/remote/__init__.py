@@ -23,7 +23,7 @@ from fastscribe._system.remote.store import (
     Store,
 )
 from fastscribe._system.urls import WEB, root_of
-from fastscribe.errors import MissingExtra, RemoteError
+from fastscribe.errors import MissingExtra, RemoteError, UsageError
 
 __all__ = [
     "Content",
@@ -56,12 +56,15 @@ def store_for(url: str) -> Store:
     """Return the store of a URL, opened once for each bucket or host.
 
     Raises:
-        UsageError: The store needs a package that is not installed, the protocol is unknown, or the URL names no bucket.
+        UsageError: The store cannot be opened: a package is missing, the protocol is unknown, or the URL names no bucket.
     """
     root = url[: root_of(url)]
     with _lock:
         if root not in _stores:
-            _stores[root] = _open(root, url)
+            try:
+                _stores[root] = _open(root, url)
+            except RemoteError as error:
+                raise UsageError(f"{root}: {error}") from error
         return _stores[root]
 
 

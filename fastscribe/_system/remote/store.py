@@ -46,7 +46,8 @@ class RemoteUnavailable(RemoteError):
 class Store(Protocol):
     """One bucket, container, host or file system. Thread-safe; its connections are shared by all threads.
 
-    URLs are whole ones. Every method raises RemoteError, after retries of what may pass.
+    URLs are whole ones. Every method raises RemoteError, after retries of what may pass. A constructor that cannot go on raises
+    UsageError with what to do.
     """
 
     lists: bool  # False: a web server, where only single files can be named

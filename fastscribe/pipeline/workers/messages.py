@@ -2,6 +2,18 @@
 
 Samples never travel: they lie in memory that all of them share (arena.py). A message is about a batch, or about a piece of work
 of many recordings.
+
+The life of a device's process (device.py), as the coordinator sees it (pool.py):
+
+    the process        gets                                says
+    is loading         Start                               Ready: it may work; Refused: it cannot, and ends
+    waits              Begin: a run                        nothing
+    decodes            Work: rows of a batch               Results of some or all of these rows, in any order
+    drops what it has  End: the run has ended              nothing; it waits for the next Begin
+    cannot go on                                           Refused, and ends
+    dies               nothing more                        its pipe closes: its rows go to others, a new process gets Start
+
+It may Say a line at any time. Results of a run that has ended are not looked at.
 """
 
 from __future__ import annotations

@@ -30,10 +30,12 @@ PROGRAMS = {"device": "fastscribe.pipeline.workers.device", "helper": "fastscrib
 _PROGRAM = (
     "import sys; sys.path[:] = sys.argv.pop().split({!r}); "
     "from fastscribe._system.parent_death import end_with_parent; end_with_parent(); "
+    "from fastscribe._system.signals import print_threads_on_request; print_threads_on_request(); "
     "from {} import main; main()"
 )
 _GONE_S = 10.0  # a process whose pipe has closed is about to end
 _MAX_LINES = 1000
+_STACK = (b"Thread 0x", b"Current thread 0x", b'  File "')  # of print_threads_on_request(): threads share lines
 _PIPE_BYTES = 1 << 20  # of a device's pipes; a user's pipes may have 64 MiB in all
 
 _Popen: TypeAlias = "subprocess.Popen[bytes]"
@@ -158,7 +160,7 @@ def kill_all(processes: Sequence[WorkerProcess]) -> None:
 
 
 class StderrRelay:
-    """Passes on what the processes' libraries print, each line once. All of them write to one pipe."""
+    """Passes on what the processes' libraries print, each line once but for stacks. All of them write to one pipe."""
 
     def __init__(self) -> None:
         self._seen: set[bytes] = set()
@@ -176,11 +178,12 @@ class StderrRelay:
         """Print lines until no process writes any more. They go to the descriptor, as those of libraries in this process do."""
         with lines:
             for line in lines:
+                is_stack = line.startswith(_STACK)
                 with self._lock:
-                    is_new = line not in self._seen and len(self._seen) < _MAX_LINES
+                    is_new = not is_stack and line not in self._seen and len(self._seen) < _MAX_LINES
                     if is_new:
                         self._seen.add(line)
-                if is_new:
+                if is_new or is_stack:
                     with suppress(OSError):
                         os.write(2, line)
 

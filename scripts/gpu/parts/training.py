@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from fastscribe.bench.machine import free_bytes
-from fastscribe.cuda.device import is_out_of_memory
+from fastscribe.errors import is_out_of_memory
 from scripts.benchmarks import loss_cases, training_batches
 from scripts.benchmarks.loss_cases import Case, LossDtypeName
 from scripts.benchmarks.loss_memory import LossShape, materialised_memory

@@ -435,3 +435,6 @@ def test_each_line_of_libraries_is_passed_on_once_and_few_are_kept(capfd: pytest
         relay.pass_on(io.BytesIO(b"".join(b"line %d\n" % number for number in range(1500))))
     assert capfd.readouterr().err.splitlines() == [f"line {number}" for number in range(1000)]
     assert len(relay._seen) == 1000
+    stack = b'Thread 0x1 (most recent call first):\n  File "a.py", line 1 in f\n  File "b.py", line 2 in g\n' * 2
+    relay.pass_on(io.BytesIO(stack))
+    assert capfd.readouterr().err.encode() == stack

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
@@ -64,3 +70,27 @@ def test_processes_end_side_by_side_and_share_the_patience_for_those_that_hang()
     kill_all([Ending(number) for number in range(3)])  # type: ignore[misc]
     assert told == [("end", 0), ("end", 1), ("end", 2), ("wait", 0), ("wait", 1), ("wait", 2)]
     assert 10.0 >= waits[0] >= waits[1] >= waits[2] > 0.0
+
+
+@pytest.mark.posix
+def test_a_process_that_hangs_says_where_its_threads_stand_each_time(tmp_path: Path) -> None:
+    """Even in a call that keeps Python's lock."""
+    command = [sys.executable, "-m", "tests.helpers.hung_process"]
+    said = tmp_path / "said"
+    with (
+        said.open("w") as stderr,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True) as parent,
+    ):
+        try:
+            assert parent.stdout is not None
+            hung = int(parent.stdout.readline())
+            assert parent.stdout.readline() == "hangs\n"
+            time.sleep(0.5)  # a thread that runs meanwhile changes what is printed
+            for times in (1, 2):
+                os.kill(hung, signal.SIGUSR1)
+                deadline = time.monotonic() + 60
+                while said.read_text().count(" in main\n") < times and time.monotonic() < deadline:
+                    time.sleep(0.01)
+                assert said.read_text().count("(most recent call first)") == 2 * times  # that of its messages too
+        finally:
+            parent.kill()

@@ -325,7 +325,6 @@ def names_in(path: str, line: str) -> set[str]:
     [
         ("docs/transcribe.md", "has a file for each recording, in folders"),
         ("docs/switching.md", "--output_format all"),
-        ("scripts/same_rows.py", "packaged model, all formats"),
     ],
 )
 def test_an_output_format_is_in_every_list(path: str, line: str) -> None:
