@@ -63,6 +63,12 @@ PUBLISHED_NAMES = (
 
 # Systems that a marker leaves out.
 LACKING = {"linux": sys.platform != "linux", "posix": os.name != "posix"}
+LONGEST = ROOT / "tests" / "ray" / "test_cluster.py"  # a minute or more, most of which a node takes to start
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let pytest-xdist keep the order of the files: by itself it takes those of few tests last, however long they are."""
+    config.option.loadscopereorder = False
 
 
 @pytest.hookimpl(wrapper=True)
@@ -82,6 +88,7 @@ def pytest_collection() -> Iterator[None]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     import torch
 
+    items.sort(key=lambda item: item.path != LONGEST)  # or one worker would be alone with it at the end
     for item in items:
         for name in LACKING:
             if LACKING[name] and item.get_closest_marker(name):

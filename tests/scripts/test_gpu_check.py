@@ -612,7 +612,8 @@ def test_cards_have_kinds(name: str, kind: str) -> None:
 
 def test_cards_are_found_without_nvidia_smi(monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver's library names them, here that of the simulated GPU. No GPU is needed."""
-    assert check.card_names() == [] and check.this_card() is None
+    monkeypatch.setattr(check, "_DRIVER_S", 100.0)  # also on a busy machine
+    assert check.this_card() is None
     monkeypatch.setenv("PYTHONPATH", str(rehearsal.SITE))
     monkeypatch.setenv("SIMULATED_GPU", '{"gpus": 2}')
     assert check.card_names() == ["Simulated GPU"] * 2
