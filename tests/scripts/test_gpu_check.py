@@ -41,10 +41,6 @@ def arguments(tmp_path: Path, *given: str):
     return check.parse(["--out", str(tmp_path / "out"), "--device", "cpu", "--quick", *given])
 
 
-def new_part(name: str) -> dict:
-    return {"part": name, "status": "running", "wall_s": 0.0, "rows": []}
-
-
 @pytest.mark.timeout(120)
 def test_next_runs_the_plan_and_says_where_time_went(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU, whose results are not stored; the plan is cut to one part, which finds its model made."""
