@@ -79,6 +79,7 @@ def pytest_collection() -> Iterator[None]:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(20_000)  # models and their tokenizers are many objects, and few of them are garbage
         atexit.register(
             gc.unfreeze
         )  # extensions such as Triton's report what is left behind; pytest's own collections come before
