@@ -66,6 +66,12 @@ PUBLISHED_NAMES = (
 
 # Systems that a marker leaves out.
 LACKING = {"linux": sys.platform != "linux", "posix": os.name != "posix"}
+LONGEST = ROOT / "tests" / "ray" / "test_cluster.py"  # a minute or more, most of which a node takes to start
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let pytest-xdist keep the order of the files: by itself it takes those of few tests last, however long they are."""
+    config.option.loadscopereorder = False
 
 
 @pytest.hookimpl(wrapper=True)
@@ -76,6 +82,7 @@ def pytest_collection() -> Iterator[None]:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(20_000)  # models and their tokenizers are many objects, and few of them are garbage
         atexit.register(
             gc.unfreeze
         )  # extensions such as Triton's report what is left behind; pytest's own collections come before
@@ -85,6 +92,7 @@ def pytest_collection() -> Iterator[None]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     import torch
 
+    items.sort(key=lambda item: item.path != LONGEST)  # or one worker would be alone with it at the end
     for item in items:
         for name in LACKING:
             if LACKING[name] and item.get_closest_marker(name):

@@ -186,7 +186,7 @@ def test_results_do_not_hold_the_data(transcriber: Transcriber) -> None:
     kept, most = [], 0
     for result in transcriber.transcribe(inputs()):
         kept.append(result)
-        if len(kept) % 25 == 0:
+        if len(kept) % 40 == 0:
             gc.collect()
             most = max(most, len(alive))
     assert len(kept) == 100 and 0 < most < 60

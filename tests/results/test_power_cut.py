@@ -245,9 +245,9 @@ def in_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]
 
 @pytest.mark.parametrize("name", SCENES)
 def test_kill_or_power_cut_at_every_step_of_a_run(name: str, in_memory: Path) -> None:
-    tried = stop_everywhere(scenes(in_memory)[name](), 60)
+    tried = stop_everywhere(scenes(in_memory)[name](), 30)
     assert tried.problems == ()
-    assert tried.states > 60
+    assert tried.states > 30
 
 
 @pytest.mark.parametrize(("name", "has_syncfs"), [("changed", True), ("first", False), ("lost files", True)])
@@ -261,6 +261,6 @@ def test_power_cut_while_a_killed_run_is_repeated(name: str, has_syncfs: bool, i
 @pytest.mark.parametrize("name", ["changed, ordered", "other formats"])
 def test_each_call_of_a_run_fails(name: str, in_memory: Path) -> None:
     """A full or broken disk, a folder without permission, a name that is too long: the run says so, the next one completes."""
-    tried = fail_everywhere(scenes(in_memory)[name](), 60)
+    tried = fail_everywhere(scenes(in_memory)[name](), 30)
     assert tried.problems == ()
-    assert tried.states == 60
+    assert tried.states == 30

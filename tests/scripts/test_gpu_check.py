@@ -41,10 +41,6 @@ def arguments(tmp_path: Path, *given: str):
     return check.parse(["--out", str(tmp_path / "out"), "--device", "cpu", "--quick", *given])
 
 
-def new_part(name: str) -> dict:
-    return {"part": name, "status": "running", "wall_s": 0.0, "rows": []}
-
-
 @pytest.mark.timeout(120)
 def test_next_runs_the_plan_and_says_where_time_went(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU, whose results are not stored; the plan is cut to one part, which finds its model made."""
@@ -612,7 +608,8 @@ def test_cards_have_kinds(name: str, kind: str) -> None:
 
 def test_cards_are_found_without_nvidia_smi(monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver's library names them, here that of the simulated GPU. No GPU is needed."""
-    assert check.card_names() == [] and check.this_card() is None
+    monkeypatch.setattr(check, "_DRIVER_S", 100.0)  # also on a busy machine
+    assert check.this_card() is None
     monkeypatch.setenv("PYTHONPATH", str(rehearsal.SITE))
     monkeypatch.setenv("SIMULATED_GPU", '{"gpus": 2}')
     assert check.card_names() == ["Simulated GPU"] * 2

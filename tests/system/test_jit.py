@@ -6,6 +6,9 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 
 import numba
@@ -17,6 +20,7 @@ from fastscribe._system.jit import LAST_NUMBA_TRIED, compile_cached, digest_of, 
 from fastscribe._system.thread_shares import equal_parts, share, together
 from fastscribe.families.blocks import row_kernels
 from tests.conftest import ROOT
+from tests.helpers.warm_process import LIBRARIES_ALONE
 
 
 def _twice(x):
@@ -38,54 +42,83 @@ def test_code_that_cannot_be_kept_still_runs(monkeypatch: pytest.MonkeyPatch) ->
     assert asked
 
 
-def test_kept_code_is_loaded_without_the_compiler(tmp_path) -> None:
-    """Getting all of numba ready takes longer than to load every loop."""
-    (tmp_path / "module.py").write_text(
-        "import sys, numpy as np\n"
-        "from fastscribe._system.jit import compile_cached\n"
-        "def halved(x_N):\n    for i in range(len(x_N)):\n        x_N[i] /= 2\n"
-        "loop, found = compile_cached(halved, nogil=True), []\n"
-        "for dtype in sys.argv[1:]:\n"
-        "    x_N = np.arange(3, dtype=dtype)\n"
-        "    loop(x_N)\n"
-        "    found += [x_N.tolist(), 'numba.cpython.charseq' in sys.modules]\n"
-        "print(found)\n"
-    )
+@contextmanager
+def forks(tmp_path: Path, function: str) -> Iterator[Callable[[str], str]]:
+    """Yield what calls a module's function with words, in a new fork of a process that has imported numba and compiled nothing.
 
-    def run(*dtypes: str) -> str:
-        command = [sys.executable, "-m", "module", *dtypes]
-        environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "NUMBA_CACHE_DIR": str(tmp_path)}
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+    The machine code is kept in the folder.
+    """
+    (tmp_path / "module.py").write_text(MODULE)
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "NUMBA_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", f"import module; module.serve(module.{function})"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment, text=True, bufsize=1, **pipes) as process:  # type: ignore[call-overload]
 
-    halves = [0.0, 0.5, 1.0]
-    assert run("float32") == f"{[halves, True]}"
-    assert run("float32", "float64") == f"{[halves, False, halves, True]}"
-    assert run("float64", "float32") == f"{[halves, False, halves, True]}"  # the second one by numba's own way
-    for ending in ("nbi", "nbc"):
-        for kept in tmp_path.rglob(f"*.{ending}"):
-            kept.write_bytes(b"damaged")
-        assert run("float32") == f"{[halves, True]}"
-    assert run("float32") == f"{[halves, False]}"
+        def run(words: str) -> str:
+            print(words, file=process.stdin)
+            return process.stdout.readline().strip()
+
+        yield run
 
 
-SUMS = """
-import numpy as np
+MODULE = """
+import os, sys
+import numba, numpy as np
+from fastscribe._system.jit import compile_cached
 from fastscribe.families.blocks.row_kernels import kernels
-random, zero_1 = np.random.default_rng(0), np.zeros(1, np.int64)
-scores_HBTT, positions_HTBP = (random.standard_normal(shape, np.float32) for shape in ((2, 1, 59, 59), (2, 59, 1, 118)))
-row = np.zeros((1, 59), np.float32)
-kernels("float32", "plain")["softmax"](
-    scores_HBTT, positions_HTBP, 59, np.zeros(59, np.int64), zero_1, zero_1 + 59, row, 0, 118
-)
-print(scores_HBTT.tobytes().hex())
+
+def serve(function):
+    for line in sys.stdin:
+        if not os.fork():
+            print(function(*line.split()), flush=True)
+            os._exit(0)
+        if os.wait()[1]:
+            sys.exit("a fork has failed")
+
+def halved(x_N):
+    for i in range(len(x_N)):
+        x_N[i] /= 2
+
+def halves(*dtypes):
+    loop, found = compile_cached(halved, nogil=True), []
+    for dtype in dtypes:
+        x_N = np.arange(3, dtype=dtype)
+        loop(x_N)
+        found += [x_N.tolist(), 'numba.cpython.charseq' in sys.modules]
+    return found
+
+def sums(dtype):
+    random, zero_1 = np.random.default_rng(0), np.zeros(1, np.int64)
+    shapes = (2, 1, 59, 59), (2, 59, 1, 118)
+    scores_HBTT, positions_HTBP = (random.standard_normal(shape, np.float32) for shape in shapes)
+    row = np.zeros((1, 59), np.float32)
+    kernels(dtype, "plain")["softmax"](
+        scores_HBTT, positions_HTBP, 59, np.zeros(59, np.int64), zero_1, zero_1 + 59, row, 0, 118
+    )
+    return scores_HBTT.tobytes().hex()
 """
 
 
-def test_kept_code_adds_as_the_code_does_that_was_just_compiled(tmp_path) -> None:
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, "-c", SUMS]
-    first, second = (subprocess.run(command, env=environment, capture_output=True, check=True).stdout for _ in range(2))
-    assert first == second and len(first) > 2 * 4 * 2 * 59 * 59
+@pytest.mark.posix
+def test_kept_code_is_loaded_without_the_compiler(tmp_path: Path) -> None:
+    """Getting all of numba ready takes longer than to load every loop."""
+    halves = [0.0, 0.5, 1.0]
+    with forks(tmp_path, "halves") as run:
+        assert run("float32") == f"{[halves, True]}"
+        assert run("float32 float64") == f"{[halves, False, halves, True]}"
+        assert run("float64 float32") == f"{[halves, False, halves, True]}"  # the second one by numba's own way
+        for ending in ("nbi", "nbc"):
+            for kept in tmp_path.rglob(f"*.{ending}"):
+                kept.write_bytes(b"damaged")
+            assert run("float32") == f"{[halves, True]}"
+        assert run("float32") == f"{[halves, False]}"
+
+
+@pytest.mark.posix
+def test_kept_code_adds_as_the_code_does_that_was_just_compiled(tmp_path: Path) -> None:
+    with forks(tmp_path, "sums") as run:
+        first, second = run("float32"), run("float32")
+    assert first == second and len(first) == 2 * 4 * 2 * 59 * 59
 
 
 def test_the_way_to_load_has_been_tried_with_this_numba() -> None:
@@ -166,8 +199,8 @@ def late():
     print(sorted(done), together(2, lambda number, barrier: done.append("called")), len(done), flush=True)
 threading.Thread(target=late).start()
 """
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=100)
-    assert ran.stdout.strip() == "[0, 1, 2] False 3" and not ran.stderr
+    ran = LIBRARIES_ALONE.python(code)
+    assert (ran.returncode, ran.stdout.strip(), ran.stderr) == (0, "[0, 1, 2] False 3", "")
 
 
 def test_threads_that_ask_for_the_same_get_one() -> None:
