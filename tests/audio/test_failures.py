@@ -118,7 +118,12 @@ def test_a_path_that_no_system_has_is_no_defect() -> None:
     ("stage", "where", "code", "said"),
     [
         ("probe", "audio.probe.plain_header", "int('x')", "a defect of fastscribe, ValueError invalid literal"),
-        ("load", "audio.read._check_length", "np.zeros(2) + np.zeros(3)", "a defect of fastscribe, ValueError operands"),
+        (
+            "load",
+            "audio.read._check_length",
+            "np.zeros(2) + np.zeros(3)",
+            "a defect of fastscribe, ValueError operands",
+        ),
         (
             "model",
             "decode.label_looping.LabelLooping.submit",
