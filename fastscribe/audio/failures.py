@@ -17,6 +17,7 @@ from fastscribe.errors import AudioError, FastscribeError, RemoteError
 from fastscribe.types import AudioInfo, Failure, Source
 
 # No recording and no library that we use is meant to raise these.
+NOT_THERE = ("no such file or folder", "no such object")  # messages of a recording that is not where its path says
 _OF_A_DEFECT = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError)
 _PACKAGE = Path(__file__).parents[1]
 _PLACE = "fastscribe_place"  # an exception's attribute
@@ -74,7 +75,7 @@ def system_problem(error: OSError | ValueError) -> str:
     if isinstance(error, RemoteError):
         return str(error)
     if isinstance(error, (FileNotFoundError, NotADirectoryError)):
-        return "no such file or folder"
+        return NOT_THERE[0]
     if isinstance(error, PermissionError):
         return "permission denied"
     if isinstance(error, UnicodeEncodeError) and sys.getfilesystemencoding() != "utf-8":  # of a name in a list

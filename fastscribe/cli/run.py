@@ -116,7 +116,7 @@ def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -
             if journaled is not None:
                 from fastscribe.cli.nothing_to_do import report_of
 
-                first_not_given = journaled.first_not_given()
+                not_given_line = journaled.not_given_line()
                 stats = replace(stats, totals=journaled.totals()._asdict())
                 journaled.write_report(report_of(journaled, stats), is_idle=not stats.files)
     if event_log is not None:
@@ -131,7 +131,7 @@ def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -
             show_table(report_table(stats))
         else:
             say_summary(job, stats)
-    not_made = 0 if journaled is None else say_of_all_runs(job, journaled, first_not_given, is_idle)
+    not_made = 0 if journaled is None else say_of_all_runs(job, journaled, not_given_line, is_idle)
     not_made += sum(part.finished(job, stats, job.quiet) for part in job.parts)
     num_inputs = stats.files + stats.skipped
     if code := 1 if not_made else job.failure_code(stats.failed, stats.failed_before, num_inputs):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from fastscribe._system.text_layout import count_of, first_of
@@ -151,22 +151,19 @@ def _share_text(one: DeviceShare, share: float) -> str:
 # Lines about a folder or a store that has results of earlier runs.
 
 
-def say_of_all_runs(job: TranscribeJob, output: JournaledOutput, first_not_given: Sequence[str], is_idle: bool) -> int:
+def say_of_all_runs(job: TranscribeJob, output: JournaledOutput, not_given_line: str, is_idle: bool) -> int:
     """Print what holds of all runs into a folder or store, at the end. Return the number of files that could not be written.
 
     Args:
         job: The command.
         output: What it wrote to.
-        first_not_given: Results of earlier runs whose inputs this one was not given, as JournaledOutput.first_not_given().
+        not_given_line: JournaledOutput.not_given_line().
         is_idle: There was nothing to do, which is all that the command has to say.
     """
     if is_idle:
         say_all_done(job, output.ledger)
-    if not job.quiet and (number := output.totals().not_given):
-        results = "1 result is of an input" if number == 1 else f"{number} results are of inputs"
-        say(
-            f"{job.output.where}: {results} not given this time: {first_of(first_not_given, len(first_not_given), number)}"
-        )
+    if not_given_line and not job.quiet:
+        say(not_given_line)
     not_made = say_made_again(output, job.quiet)
     if not is_idle:
         say_failed_before(output.ledger)

@@ -113,7 +113,7 @@ def test_shards_together_do_everything_once(clips: Path, tmp_path: Path) -> None
 def test_corrected_list_leaves_no_old_failures(clips: Path, tmp_path: Path) -> None:
     out, manifest = tmp_path / "out", tmp_path / "list.jsonl"
     good = [json.dumps({"audio_filepath": str(clips / clip.name)}) for clip in CLIPS[:2]]
-    manifest.write_text("\n".join([good[0], "{not json", good[1]]))
+    manifest.write_text("\n".join([good[0], "{not json", good[1].replace(".flac", ".flak")]))
     assert transcribe(manifest, tmp_path / "gone.wav", "-o", out).returncode == 1
     assert len(texts(out)) == 4
     manifest.write_text("\n".join(good))
@@ -122,8 +122,25 @@ def test_corrected_list_leaves_no_old_failures(clips: Path, tmp_path: Path) -> N
     assert report(out)["totals"] | {"files": 2, "failed": 0} == report(out)["totals"]
     other = fastscribe("transcribe", clips / CLIPS[2].name, "-m", MODEL, "-o", out)
     assert other.returncode == 0
-    assert "2 results are of inputs not given" in other.stderr  # of the manifest, which are kept
+    assert f"2 results are of inputs not given this time: {clips / CLIPS[0].name}, " in other.stderr  # which are kept
+    assert "--retry-failed" not in other.stderr
     assert len(texts(out)) == 3
+
+
+def test_a_failure_stays_until_its_recording_is_gone(clips: Path, tmp_path: Path) -> None:
+    """A run of other inputs keeps it, and says how it goes; no good result goes."""
+    out, broken, other = tmp_path / "out", clips / "broken.wav", clips / CLIPS[2].name
+    broken.write_text("not audio")
+    assert transcribe(broken, clips / CLIPS[0].name, clips / CLIPS[1].name, "-o", out).returncode == 1
+    (clips / CLIPS[1].name).unlink()
+    again = fastscribe("transcribe", other, "-m", MODEL, "-o", out)
+    assert again.returncode == 0 and "; 1 of them failed: --retry-failed drops failures whose" in again.stderr
+    assert transcribe(other, "-o", out, "--retry-failed").returncode == 0 and len(texts(out)) == 4
+    broken.unlink()
+    assert transcribe(other, "-o", out).returncode == 0 and len(texts(out)) == 4
+    assert transcribe(other, "-o", out, "--retry-failed").returncode == 0
+    assert set(texts(out)) == {clip.name for clip in CLIPS[:3]}
+    assert report(out)["totals"] | {"files": 3, "failed": 0} == report(out)["totals"]
 
 
 def test_overwrite_spares_users_files(tmp_path: Path) -> None:
