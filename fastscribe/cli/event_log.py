@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from fastscribe.transcriber import Transcriber
 
 _EVERY_S = 0.5
-_COUNTS = ("files", "failed", "skipped")
 _SIGNALS: dict[type[BaseException], str] = {
     KeyboardInterrupt: "interrupted",
     Terminated: "terminated",
@@ -53,7 +52,7 @@ class EventLog:
     def __init__(self, path: Path) -> None:
         self._path, self._start = path, perf_counter()
         self._stop_event, self._lock = Event(), Lock()
-        self._counts: Callable[[], dict[str, int]] = dict  # of the run that has begun
+        self.counts: Callable[[], dict[str, int]] = dict  # of the run that has begun
         try:
             if not starts_with(path, _OURS):
                 raise UsageError(f"--events {path}: there is a file with something else in it: name another place")
@@ -70,7 +69,7 @@ class EventLog:
             text, is_expected = " ".join(str(error).split()), isinstance(error, (FastscribeError, OSError))
             reason = text if is_expected else f"{type(error).__name__} {text}".rstrip()
             message = hide_secrets(_SIGNALS.get(type(error), reason))
-            self._write_event("stopped", {"message": message, **self._counts()})
+            self._write_event("stopped", {"message": message, **self.counts()})
         if self._file is not None:
             try:
                 self._file.close()
@@ -84,14 +83,13 @@ class EventLog:
         facts |= {"devices": num_devices} if num_devices > 1 else {}
         self._write_event("started", {**facts, "load_s": round(transcriber.load_s, 3)})
         self._start = perf_counter()
-        self._counts = lambda: {name: getattr(transcriber.progress, name) for name in _COUNTS}
         Thread(target=self._write_progress, args=(transcriber,), name="events", daemon=True).start()
 
     def _write_progress(self, transcriber: Transcriber) -> None:
         """Write progress periodically: inputs done by an earlier run yield no results that could trigger it."""
         while not self._stop_event.wait(_EVERY_S):
             done, elapsed_s = transcriber.progress, perf_counter() - self._start
-            counts = {name: getattr(done, name) for name in _COUNTS}
+            counts = {name: getattr(done, name) for name in ("files", "failed", "skipped")}
             seconds = {name: round(getattr(done, name), 3) for name in ("audio_s", "done_s", "planned_s")}
             speed = {"elapsed_s": round(elapsed_s, 3), "rtfx": round(done.audio_s / elapsed_s, 2)}
             self._write_event("progress", {**counts, **seconds, **speed})

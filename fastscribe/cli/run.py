@@ -30,6 +30,7 @@ from fastscribe.cli.job import SHORT_S, check_number, check_paths, is_stream, un
 from fastscribe.cli.progress_bar import ProgressBar
 from fastscribe.cli.run_messages import (
     check_any_input,
+    counts_of,
     recording_lines,
     report_table,
     say_listing,
@@ -101,18 +102,20 @@ def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -
         job = replace(job, helped_gpu=_helped_gpu(job, listing))
         transcriber = processes.enter_context(loaded(job, RefusedPaths(bar.say)))
         transcriber.started_at = started_at
-        WHEN_STOPPED.append(lambda: stopped_hint(job, transcriber.progress, bar.num_inputs))
         if event_log is not None:
             event_log.started(transcriber)
         bar.watch(lambda: transcriber.progress)  # which each run replaces
         with open_run_output(job, transcriber, bar.say, opened) as output:
+            journaled = None if job.output.is_stdout else cast("JournaledOutput", output)
+            WHEN_STOPPED.append(lambda: stopped_hint(job, transcriber.progress, journaled, bar.num_inputs))
+            if event_log is not None:
+                event_log.counts = lambda: counts_of(transcriber.progress, journaled)
             with ExitStack() as during:
                 for part in job.parts:
                     during.enter_context(part.during(job, transcriber))
                 stats = _write_all(transcriber, job, listing, output, event_log, bar)
             stats = replace(stats, skipped=transcriber.progress.skipped, failed_before=output.ledger.failed_before)
             check_any_input(stats.files + stats.skipped, job.output.shard, transcriber.command)
-            journaled = None if job.output.is_stdout else cast("JournaledOutput", output)
             if journaled is not None:
                 from fastscribe.cli.nothing_to_do import report_of
 

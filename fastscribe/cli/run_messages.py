@@ -87,19 +87,34 @@ def say_summary(job: TranscribeJob, stats: RunStats) -> None:
         say(line)
 
 
-def stopped_hint(job: TranscribeJob, progress: Progress, num_inputs: int | None) -> str:
+def counts_of(progress: Progress, output: JournaledOutput | None) -> dict[str, int]:
+    """Return how many files a run that ends early has done, how many of them failed, and how many earlier runs had done.
+
+    Of a folder or a store, what is durable counts; None: the results go to stdout.
+    """
+    files, skipped = progress.files, progress.skipped  # which counts later than the ledger
+    if output is not None:
+        files, skipped = min(files, output.num_durable), max(skipped, output.ledger.num_done)
+    return {"files": files, "failed": min(progress.failed, files), "skipped": skipped}
+
+
+def stopped_hint(job: TranscribeJob, progress: Progress, output: JournaledOutput | None, num_inputs: int | None) -> str:
     """Return what a run that a signal ends has done, and how it goes on.
 
     Args:
         job: The command's options.
         progress: The run's counts.
+        output: The folder or store; None: the results go to stdout.
         num_inputs: The number of its inputs; None: unknown so far.
     """
-    done = progress.files + progress.skipped
+    counts = counts_of(progress, output)
+    done = counts["files"] + counts["skipped"]
     of = "" if num_inputs is None else f" of {max(done, num_inputs):,}"
-    if job.output.is_stdout:
+    if output is None:
         return f"{done:,}{of} files are done; with --output-dir the same command goes on where it stopped"
     again = "without --overwrite the command" if job.output.overwrite else "the same command"
+    if not progress.planned_files and (number := int(output.journal.is_live.sum())) > done:  # not all were looked at
+        return f"{count_of(number, 'result')} of earlier runs stay, and {again} goes on from there"
     return f"{done:,}{of} files are done and kept, and {again} goes on from there"
 
 

@@ -101,6 +101,7 @@ class JournalLedger(Ledger):
         if is_moved:
             self._take_over(entry_index, pending, source.index)
         with self.lock:
+            self.num_done += 1
             self.failed_before += failed
             if failed and len(self.first_failed) < NUM_FAILED:
                 self.first_failed.append(source.path)

@@ -289,6 +289,11 @@ class JournaledOutput:
         return len(self._committer.kept)
 
     @property
+    def num_durable(self) -> int:
+        """How many results of this run are durable."""
+        return self._committer.num_rows
+
+    @property
     def facts(self) -> Mapping[str, Any]:
         """What the run states, as the journal keeps it."""
         return self._run.facts
