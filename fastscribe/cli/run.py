@@ -103,7 +103,7 @@ def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -
         transcriber = processes.enter_context(loaded(job, RefusedPaths(bar.say)))
         transcriber.started_at = started_at
         if event_log is not None:
-            event_log.started(transcriber)
+            event_log.started(transcriber, lambda: bar.num_inputs)
         bar.watch(lambda: transcriber.progress)  # which each run replaces
         with open_run_output(job, transcriber, bar.say, opened) as output:
             journaled = None if job.output.is_stdout else cast("JournaledOutput", output)
@@ -122,8 +122,6 @@ def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -
                 not_given_line = journaled.not_given_line()
                 stats = replace(stats, totals=journaled.totals()._asdict())
                 journaled.write_report(report_of(journaled, stats), is_idle=not stats.files)
-    if event_log is not None:
-        event_log.finished(stats)
     if not (job.quiet or stats.files + stats.skipped):
         say(f"none of the {output.ledger.num_given:,} inputs is in shard {job.output.shard}: there is nothing to do")
     is_idle = bool(stats.skipped) and not stats.files and not (job.quiet or job.verbose)
@@ -137,7 +135,10 @@ def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -
     not_made = 0 if journaled is None else say_of_all_runs(job, journaled, not_given_line, is_idle)
     not_made += sum(part.finished(job, stats, job.quiet) for part in job.parts)
     num_inputs = stats.files + stats.skipped
-    if code := 1 if not_made else job.failure_code(stats.failed, stats.failed_before, num_inputs):
+    code = 1 if not_made else job.failure_code(stats.failed, stats.failed_before, num_inputs)
+    if event_log is not None:
+        event_log.finished(stats, code)
+    if code:
         raise typer.Exit(code)
 
 

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 def say_shard(shard: Shard, quiet: bool) -> None:
     """Print the shard; `quiet` hides it only if the user chose it with --shard."""
     if shard.count > 1 and not (quiet and shard.source == "--shard"):
-        say(f"shard {shard} (from {shard.source}); --shard 0/1 does everything here")
+        where = "" if shard.source == "--shard" else f" (from {shard.source}); --shard 0/1 does everything here"
+        say(f"shard {shard}{where}")
 
 
 def say_listing(left_out: Mapping[str, int], repeated: int, quiet: bool) -> None:
@@ -187,7 +188,8 @@ def say_of_all_runs(job: TranscribeJob, output: JournaledOutput, not_given_line:
 
 def say_all_done(job: TranscribeJob, ledger: Ledger) -> None:
     """Print that there is nothing to do, in one line."""
-    inputs = "the input is" if ledger.num_given == 1 else f"all {ledger.num_given:,} inputs are"
+    shard = " of this shard" if job.output.shard.count > 1 else ""
+    inputs = f"the input{shard} is" if ledger.num_done == 1 else f"all {ledger.num_done:,} inputs{shard} are"
     failed = f"; {_failed_before(ledger)}" if ledger.failed_before else ""
     say(f"{job.output.where}: {inputs} done: there is nothing to do{failed}")
 

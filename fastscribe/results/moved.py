@@ -98,12 +98,12 @@ def _find_moved(journal: Path, new: list[Source], is_part: bool) -> list[_Found]
     for source in new:
         state, num_bytes = state_of(source)
         if num_bytes is not None:
-            for name in _ends(source.id):
-                wanted.setdefault((name, num_bytes), (source, state))
+            for end in _ends(source.id):
+                wanted.setdefault((end, num_bytes), (source, state))
     found: dict[str, tuple[tuple[bool, int], _Found]] = {}  # by the source's id, with what is alike
     for entry in islice(read_entries(journal), _MANY):
-        name = next((one for one in _ends(entry.id) if (one, entry.input_bytes) in wanted), None)
-        if entry.state != NO_STATE and name is not None:
+        name = next((one for one in _ends(entry.id) if (one, entry.input_bytes) in wanted), "")
+        if entry.state != NO_STATE and name:
             source, state = wanted[name, entry.input_bytes]
             alike = entry.state == state, len(name)
             if source.id not in found or alike > found[source.id][0]:

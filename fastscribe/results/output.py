@@ -373,8 +373,12 @@ class JournaledOutput:
             is_idle: The run has transcribed nothing. An earlier report stays, with the numbers of the run that did the work, if
                 it counts the results that are here.
         """
-        is_kept = is_idle and _counts_in(self._earlier_report) == _counts_in(content)
-        self._report = self._earlier_report if is_kept else content
+        self._report = content
+        if is_idle and _counts_in(self._earlier_report) == _counts_in(
+            content
+        ):  # of other shards there may be more inputs
+            report = json.loads(self._earlier_report) | {"inputs": json.loads(content).get("inputs")}
+            self._report = (json.dumps(report, indent=2) + "\n").encode()
 
     def put_report_back(self) -> None:
         """Write the earlier report again, which opening removed, if it counts the results that are here: nothing was done.
