@@ -91,7 +91,7 @@ def say_summary(job: TranscribeJob, stats: RunStats) -> None:
 def counts_of(progress: Progress, output: JournaledOutput | None) -> dict[str, int]:
     """Return how many files a run that ends early has done, how many of them failed, and how many earlier runs had done.
 
-    Of a folder or a store, what is durable counts; None: the results go to stdout.
+    In a folder or a store, only durable results count. None: the results go to stdout.
     """
     files, skipped = progress.files, progress.skipped  # which counts later than the ledger
     if output is not None:

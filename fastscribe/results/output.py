@@ -377,8 +377,8 @@ class JournaledOutput:
         if is_idle and _counts_in(self._earlier_report) == _counts_in(
             content
         ):  # of other shards there may be more inputs
-            report = json.loads(self._earlier_report) | {"inputs": json.loads(content).get("inputs")}
-            self._report = (json.dumps(report, indent=2) + "\n").encode()
+            given = {name: value for name, value in json.loads(content).items() if name == "inputs"}
+            self._report = (json.dumps(json.loads(self._earlier_report) | given, indent=2) + "\n").encode()
 
     def put_report_back(self) -> None:
         """Write the earlier report again, which opening removed, if it counts the results that are here: nothing was done.
