@@ -109,6 +109,10 @@ class MissingExtra(UsageError):
         super().__init__(f"{what} needs {packages}: install fastscribe with its extra {extra} ({clone})")
 
 
+class PlaceInUse(UsageError):
+    """Another run writes into the output folder or the store: the same command may succeed later."""
+
+
 class CheckpointError(FastscribeError):
     """An unusable model: missing, unsafe, unsupported, or not matching its config."""
 

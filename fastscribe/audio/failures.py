@@ -16,6 +16,8 @@ from fastscribe._system.urls import is_url, location_of
 from fastscribe.errors import AudioError, FastscribeError, RemoteError, is_out_of_memory
 from fastscribe.types import AudioInfo, Failure, Source
 
+# Messages of a recording that is not where its path says.
+NOT_THERE = ("no such file or folder", "no such object")
 # No recording is meant to raise these. Libraries that read recordings have classes of their own for damage.
 _OF_A_DEFECT = (
     ArithmeticError,
@@ -84,7 +86,7 @@ def system_problem(error: OSError | ValueError) -> str:
     if isinstance(error, RemoteError):
         return str(error)
     if isinstance(error, (FileNotFoundError, NotADirectoryError)):
-        return "no such file or folder"
+        return NOT_THERE[0]
     if isinstance(error, PermissionError):
         return "permission denied"
     if isinstance(error, UnicodeEncodeError) and sys.getfilesystemencoding() != "utf-8":  # of a name in a list

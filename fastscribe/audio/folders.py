@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from shlex import quote
 
 from fastscribe.audio.failures import input_failure, system_problem
 from fastscribe.audio.first_bytes import TELEPHONE, has_certain_format, has_no_control, is_something_else, is_text
@@ -133,7 +134,8 @@ def from_folder(folder: str, id_prefix: str, left_out: Counter[str]) -> Iterator
             yield file_source(path, os.path.join(id_prefix, entry))
     texts.settle()
     if empty:
-        yield input_failure(folder, "no audio in this folder")
+        archives = f"; of tar archives name each: {quote(os.path.join(folder, '*.tar'))}" if left_out[".tar"] else ""
+        yield input_failure(folder, f"no audio in this folder{archives}")
 
 
 def _is_taken(path: str, left_out: Counter[str]) -> bool:

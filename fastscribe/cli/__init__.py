@@ -1,6 +1,6 @@
 """The command line: parse, call, print. Exit codes: 0 all done, 1 some files failed (for a benchmark: nothing could be
-measured), or a full disk or a store out of reach stopped it, 2 wrong usage or unusable model, 130 interrupted, 143 terminated,
-141 stdout closed.
+measured), or a full disk, a store out of reach or another run stopped it, 2 wrong usage or unusable model, 130 interrupted, 143
+terminated, 141 stdout closed.
 
 One file per command, which is imported when the command line names it (commands.py).
 """
@@ -26,7 +26,7 @@ from fastscribe._system.signals import (
 from fastscribe.cli.app import WHEN_STOPPED, StdoutClosed, Stopped, app, described
 from fastscribe.cli.commands import ProgramGroup
 from fastscribe.cli.terminal import discard_unwritable_output, log, say, show_table
-from fastscribe.errors import DeviceFailed, FastscribeError, OutputError, RemoteError, first_line
+from fastscribe.errors import DeviceFailed, FastscribeError, OutputError, PlaceInUse, RemoteError, first_line
 from fastscribe.version import __version__
 
 __all__ = ["app", "exit_code", "main"]
@@ -95,7 +95,7 @@ def _report_error(error: Exception) -> int:
         return 1
     if isinstance(error, FastscribeError):
         say(" ".join(str(error).split()))
-        return 1 if _may_pass(error) else 2
+        return 1 if isinstance(error, PlaceInUse) or _may_pass(error) else 2
     if isinstance(error, ImportError) and not (error.name or "").startswith("fastscribe"):
         say(f"the installation is incomplete: {first_line(error)}; `fastscribe doctor` shows what is missing")
         return 2

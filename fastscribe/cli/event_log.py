@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from datetime import datetime, timezone
 from pathlib import Path
 from threading import Event, Lock, Thread
 from time import perf_counter
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from fastscribe.transcriber import Transcriber
 
 _EVERY_S = 0.5
-_COUNTS = ("files", "failed", "skipped")
 _SIGNALS: dict[type[BaseException], str] = {
     KeyboardInterrupt: "interrupted",
     Terminated: "terminated",
@@ -53,7 +53,7 @@ class EventLog:
     def __init__(self, path: Path) -> None:
         self._path, self._start = path, perf_counter()
         self._stop_event, self._lock = Event(), Lock()
-        self._counts: Callable[[], dict[str, int]] = dict  # of the run that has begun
+        self.counts: Callable[[], dict[str, int]] = dict  # of the run that has begun
         try:
             if not starts_with(path, _OURS):
                 raise UsageError(f"--events {path}: there is a file with something else in it: name another place")
@@ -70,30 +70,36 @@ class EventLog:
             text, is_expected = " ".join(str(error).split()), isinstance(error, (FastscribeError, OSError))
             reason = text if is_expected else f"{type(error).__name__} {text}".rstrip()
             message = hide_secrets(_SIGNALS.get(type(error), reason))
-            self._write_event("stopped", {"message": message, **self._counts()})
+            self._write_event("stopped", {"message": message, **self.counts()})
         if self._file is not None:
             try:
                 self._file.close()
             except OSError:
                 self._file = None
 
-    def started(self, transcriber: Transcriber) -> None:
-        """Write the first event; from then on, write the progress periodically."""
+    def started(self, transcriber: Transcriber, num_inputs: Callable[[], int | None]) -> None:
+        """Write the first event; from then on, write the progress periodically.
+
+        Args:
+            transcriber: Has loaded the model.
+            num_inputs: Returns the number of the run's inputs; None: unknown so far.
+        """
         found, num_devices = transcriber.facts, len(transcriber.shares())
         facts: dict[str, Any] = {"device": found.device_name, "dtype": found.dtype, "decoder": found.decoder_name}
         facts |= {"devices": num_devices} if num_devices > 1 else {}
         self._write_event("started", {**facts, "load_s": round(transcriber.load_s, 3)})
         self._start = perf_counter()
-        self._counts = lambda: {name: getattr(transcriber.progress, name) for name in _COUNTS}
-        Thread(target=self._write_progress, args=(transcriber,), name="events", daemon=True).start()
+        Thread(target=self._write_progress, args=(transcriber, num_inputs), name="events", daemon=True).start()
 
-    def _write_progress(self, transcriber: Transcriber) -> None:
+    def _write_progress(self, transcriber: Transcriber, num_inputs: Callable[[], int | None]) -> None:
         """Write progress periodically: inputs done by an earlier run yield no results that could trigger it."""
         while not self._stop_event.wait(_EVERY_S):
             done, elapsed_s = transcriber.progress, perf_counter() - self._start
+            counts = {name: getattr(done, name) for name in ("files", "failed", "skipped")}
             seconds = {name: round(getattr(done, name), 3) for name in ("audio_s", "done_s", "planned_s")}
             speed = {"elapsed_s": round(elapsed_s, 3), "rtfx": round(done.audio_s / elapsed_s, 2)}
-            self._write_event("progress", {**self._counts(), **seconds, **speed})
+            known = {} if (number := num_inputs()) is None else {"inputs": number}
+            self._write_event("progress", {**counts, **known, **seconds, **speed})
 
     def failed(self, failure: Failure) -> None:
         """Write the event of a failed file, with what tells its row of a list from others."""
@@ -103,19 +109,20 @@ class EventLog:
         of_row |= {"listed": hide_secrets(failure.listed)} if failure.listed else {}
         self._write_event("failed", {"audio_filepath": path, **of_row, "stage": failure.stage, "message": message})
 
-    def finished(self, stats: RunStats) -> None:
-        """Write the last event, with the report."""
+    def finished(self, stats: RunStats, exit_code: int) -> None:
+        """Write the last event, with the report and the command's exit code."""
         self._stop_event.set()
-        self._write_event("finished", {"report": stats.to_json()})
+        self._write_event("finished", {"exit_code": exit_code, "report": stats.to_json()})
 
-    def idle(self, stats: RunStats, decoder: str) -> None:
+    def idle(self, stats: RunStats, decoder: str, exit_code: int) -> None:
         """Write the events of a run that had nothing to do, and loaded no model."""
         facts = {"device": stats.device, "dtype": stats.dtype, "decoder": decoder, "load_s": stats.load_s}
         self._write_event("started", facts)
-        self.finished(stats)
+        self.finished(stats, exit_code)
 
     def _write_event(self, event: str, fields: Mapping[str, Any]) -> None:
-        line = json.dumps({"event": event, **fields}, ensure_ascii=False) + "\n"
+        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        line = json.dumps({"event": event, "time": now, **fields}, ensure_ascii=False) + "\n"
         with self._lock:
             if self._file is None:
                 return

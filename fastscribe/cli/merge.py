@@ -30,7 +30,8 @@ def merge(
 ) -> None:
     """Merge the results of --shard runs into transcripts.jsonl and report.json, and replace those of an earlier merge.
 
-    The exit code is 1 if shards are missing or incomplete, or if more files failed than --allow-failures allows.
+    The exit code is 1 if shards are missing, incomplete or of different inputs, or if more files failed than --allow-failures
+    allows.
     """
     allowed = allowed_failures(allow_failures)
     if output_dir is None and len(folders) > 1:
@@ -48,8 +49,12 @@ def merge(
         raise UsageError(f"{error.filename or destination}: {error.strerror or error}") from error
     files = sum(len(result.entries) for result in merged.results)
     say(f"{destination}: {files} files ({merged.failed} failed), from {len(merged.results)} of {merged.count} shards")
-    for what, numbers in (("missing", merged.missing), ("not complete, run them again", merged.incomplete)):
+    for what, numbers in (
+        ("missing", merged.missing),
+        ("not complete, run them again", merged.incomplete),
+        ("of fewer inputs than others, run them again with the same ones", merged.outdated),
+    ):
         if numbers:
             say(f"{what}: {', '.join(f'{number}/{merged.count}' for number in numbers)}")
-    if merged.missing or merged.incomplete or not allowed.allow(merged.failed, files):
+    if merged.missing or merged.incomplete or merged.outdated or not allowed.allow(merged.failed, files):
         raise typer.Exit(1)

@@ -99,8 +99,6 @@ def end_if_done(job: TranscribeJob, listing: Listing, event_log: EventLog | None
     except BaseException:
         output.close(finished=False)
         raise
-    if event_log is not None:
-        event_log.idle(stats, str((output.journal.header or {}).get("--decoder")))
     ledger = output.ledger
     say_listing(listing.left_out, 0, quiet=True)
     if job.quiet:
@@ -108,7 +106,10 @@ def end_if_done(job: TranscribeJob, listing: Listing, event_log: EventLog | None
     else:
         say_all_done(job, ledger)
     not_made = say_made_again(output, job.quiet) + sum(hook.finished(job, stats, job.quiet) for hook in job.hooks)
-    raise typer.Exit(1 if not_made else job.failure_code(0, ledger.failed_before, ledger.num_given))
+    code = 1 if not_made else job.failure_code(0, ledger.failed_before, ledger.num_done)
+    if event_log is not None:
+        event_log.idle(stats, str((output.journal.header or {}).get("--decoder")), code)
+    raise typer.Exit(code)
 
 
 def check_moved(
@@ -123,7 +124,8 @@ def check_moved(
 
 def report_of(output: JournaledOutput, stats: RunStats) -> bytes:
     """Return the content of report.json."""
-    return (json.dumps({**stats.to_json(), "request": output.facts["request"]}, indent=2) + "\n").encode()
+    of_all = {"inputs": output.ledger.num_given, "request": output.facts["request"]}
+    return (json.dumps(stats.to_json() | of_all, indent=2) + "\n").encode()
 
 
 def _stats(output: JournaledOutput, listing: Listing, wall_s: float) -> RunStats:
@@ -136,7 +138,7 @@ def _stats(output: JournaledOutput, listing: Listing, wall_s: float) -> RunStats
         load_s=0.0,
         wall_s=wall_s,
         stage_s={},
-        skipped=output.ledger.num_given,
+        skipped=output.ledger.num_done,
         failed_before=output.ledger.failed_before,
         left_out=listing.left_out,
         repeated=listing.repeats.num,

@@ -31,6 +31,7 @@ from fastscribe.cli.progress_bar import ProgressBar
 from fastscribe.cli.run_hooks import TranscribeJob
 from fastscribe.cli.run_messages import (
     check_any_input,
+    counts_of,
     recording_lines,
     report_table,
     say_listing,
@@ -99,26 +100,26 @@ def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -
         job = replace(job, helped_gpu=_helped_gpu(job, listing))
         transcriber = processes.enter_context(loaded(job, RefusedPaths(bar.say)))
         transcriber.started_at = started_at
-        WHEN_STOPPED.append(lambda: stopped_hint(job, transcriber.progress, bar.num_inputs))
         if event_log is not None:
-            event_log.started(transcriber)
+            event_log.started(transcriber, lambda: bar.num_inputs)
         bar.watch(lambda: transcriber.progress)  # which each run replaces
         with open_run_output(job, transcriber, bar.say, opened) as output:
+            journaled = None if job.output.is_stdout else cast("JournaledOutput", output)
+            WHEN_STOPPED.append(lambda: stopped_hint(job, transcriber.progress, journaled, bar.num_inputs))
+            if event_log is not None:
+                event_log.counts = lambda: counts_of(transcriber.progress, journaled)
             with ExitStack() as during:
                 for hook in job.hooks:
                     during.enter_context(hook.during(job, transcriber))
                 stats = _write_all(transcriber, job, listing, output, event_log, bar)
             stats = replace(stats, skipped=transcriber.progress.skipped, failed_before=output.ledger.failed_before)
             check_any_input(stats.files + stats.skipped, job.output.shard, transcriber.command)
-            journaled = None if job.output.is_stdout else cast("JournaledOutput", output)
             if journaled is not None:
                 from fastscribe.cli.nothing_to_do import report_of
 
-                first_not_given = journaled.first_not_given()
+                not_given_line = journaled.not_given_line()
                 stats = replace(stats, totals=journaled.totals()._asdict())
                 journaled.write_report(report_of(journaled, stats))
-    if event_log is not None:
-        event_log.finished(stats)
     if not (job.quiet or stats.files + stats.skipped):
         say(f"none of the {output.ledger.num_given:,} inputs is in shard {job.output.shard}: there is nothing to do")
     is_idle = bool(stats.skipped) and not stats.files and not (job.quiet or job.verbose)
@@ -129,10 +130,13 @@ def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -
             show_table(report_table(stats))
         else:
             say_summary(job, stats)
-    not_made = 0 if journaled is None else say_of_all_runs(job, journaled, first_not_given, is_idle)
+    not_made = 0 if journaled is None else say_of_all_runs(job, journaled, not_given_line, is_idle)
     not_made += sum(hook.finished(job, stats, job.quiet) for hook in job.hooks)
     num_inputs = stats.files + stats.skipped
-    if code := 1 if not_made else job.failure_code(stats.failed, stats.failed_before, num_inputs):
+    code = 1 if not_made else job.failure_code(stats.failed, stats.failed_before, num_inputs)
+    if event_log is not None:
+        event_log.finished(stats, code)
+    if code:
         raise typer.Exit(code)
 
 

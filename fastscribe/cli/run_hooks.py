@@ -5,6 +5,7 @@ A room's options make a RunHook. cli/run.py calls it: before the run, for each r
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -13,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from fastscribe._system.urls import is_url
 from fastscribe.checkpoint.hub_name import LARGE_MODEL
 from fastscribe.checkpoint.location import CONFIDENCE_LIMIT, NO_MODEL, PACKAGED_NAME, why_beyond
 from fastscribe.config import Options, OutputStyle
@@ -229,9 +231,12 @@ class PackagedModel(RunHook):
             name = f"{PACKAGED_NAME} ran; a large one is more accurate: --model {LARGE_MODEL}"
             return [name] if self._says_name == "at the end" and self._num_done else []
         _, path, why = self._first
-        command = f"fastscribe transcribe {shlex.quote(path)} --model {LARGE_MODEL}"
+        large, first = f"a large one: --model {LARGE_MODEL}", f"the first is {path}"
+        if os.path.isfile(path) or is_url(path):  # and no part of an archive or of a list in a store
+            large = f"with a large one: fastscribe transcribe {shlex.quote(path)} --model {LARGE_MODEL}"
+            first = "the first"
         if self._num == 1:
-            return [f"{path} is beyond {PACKAGED_NAME} ({why}); with a large one: {command}"]
+            return [f"{path} is beyond {PACKAGED_NAME} ({why}); {large}"]
         many = "recordings are" if self._num_beyond > 1 else "recording is"
         limit = f"no words in speech, or a mean confidence below {CONFIDENCE_LIMIT:.2f}"
-        return [f"{self._num_beyond:,} {many} beyond {PACKAGED_NAME} ({limit}); the first, with a large one: {command}"]
+        return [f"{self._num_beyond:,} {many} beyond {PACKAGED_NAME} ({limit}); {first}, {large}"]

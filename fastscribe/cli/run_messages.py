@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from fastscribe._system.text_layout import count_of, first_of
@@ -27,7 +27,8 @@ _LONG_S = 60.0  # decoded, and no recording of them is done
 def say_shard(shard: Shard, quiet: bool) -> None:
     """Print the shard; `quiet` hides it only if the user chose it with --shard."""
     if shard.count > 1 and not (quiet and shard.source == "--shard"):
-        say(f"shard {shard} (from {shard.source}); --shard 0/1 does everything here")
+        where = "" if shard.source == "--shard" else f" (from {shard.source}); --shard 0/1 does everything here"
+        say(f"shard {shard}{where}")
 
 
 def say_listing(left_out: Mapping[str, int], repeated: int, quiet: bool) -> None:
@@ -89,19 +90,34 @@ def say_summary(job: TranscribeJob, stats: RunStats) -> None:
         say(line)
 
 
-def stopped_hint(job: TranscribeJob, progress: Progress, num_inputs: int | None) -> str:
+def counts_of(progress: Progress, output: JournaledOutput | None) -> dict[str, int]:
+    """Return how many files a run that ends early has done, how many of them failed, and how many earlier runs had done.
+
+    In a folder or a store, only durable results count. None: the results go to stdout.
+    """
+    files, skipped = progress.files, progress.skipped  # which counts later than the ledger
+    if output is not None:
+        files, skipped = min(files, output.num_durable), max(skipped, output.ledger.num_done)
+    return {"files": files, "failed": min(progress.failed, files), "skipped": skipped}
+
+
+def stopped_hint(job: TranscribeJob, progress: Progress, output: JournaledOutput | None, num_inputs: int | None) -> str:
     """Return what a run that a signal ends has done, and how it goes on.
 
     Args:
         job: The command's options.
         progress: The run's counts.
+        output: The folder or store; None: the results go to stdout.
         num_inputs: The number of its inputs; None: unknown so far.
     """
-    done = progress.files + progress.skipped
+    counts = counts_of(progress, output)
+    done = counts["files"] + counts["skipped"]
     of = "" if num_inputs is None else f" of {max(done, num_inputs):,}"
-    if job.output.is_stdout:
+    if output is None:
         return f"{done:,}{of} files are done; with --output-dir the same command goes on where it stopped"
     again = "without --overwrite the command" if job.output.overwrite else "the same command"
+    if not progress.planned_files and (number := int(output.journal.is_live.sum())) > done:  # not all were looked at
+        return f"{count_of(number, 'result')} of earlier runs stay, and {again} goes on from there"
     hint = "; --window 1 finishes each long recording before the next" if progress.done_s > _LONG_S else ""
     return f"{done:,}{of} files are done and kept, and {again} goes on from there{'' if done else hint}"
 
@@ -154,22 +170,19 @@ def _share_text(one: DeviceShare, share: float) -> str:
 # Lines about a folder or a store that has results of earlier runs.
 
 
-def say_of_all_runs(job: TranscribeJob, output: JournaledOutput, first_not_given: Sequence[str], is_idle: bool) -> int:
+def say_of_all_runs(job: TranscribeJob, output: JournaledOutput, not_given_line: str, is_idle: bool) -> int:
     """Print what holds of all runs into a folder or store, at the end. Return the number of files that could not be written.
 
     Args:
         job: The command.
         output: What it wrote to.
-        first_not_given: Results of earlier runs whose inputs this one was not given, as JournaledOutput.first_not_given().
+        not_given_line: JournaledOutput.not_given_line().
         is_idle: There was nothing to do, which is all that the command has to say.
     """
     if is_idle:
         say_all_done(job, output.ledger)
-    if not job.quiet and (number := output.totals().not_given):
-        results = "1 result is of an input" if number == 1 else f"{number} results are of inputs"
-        say(
-            f"{job.output.where}: {results} not given this time: {first_of(first_not_given, len(first_not_given), number)}"
-        )
+    if not_given_line and not job.quiet:
+        say(not_given_line)
     not_made = say_made_again(output, job.quiet)
     if not is_idle:
         say_failed_before(output.ledger)
@@ -178,7 +191,8 @@ def say_of_all_runs(job: TranscribeJob, output: JournaledOutput, first_not_given
 
 def say_all_done(job: TranscribeJob, ledger: Ledger) -> None:
     """Print that there is nothing to do, in one line."""
-    inputs = "the input is" if ledger.num_given == 1 else f"all {ledger.num_given:,} inputs are"
+    shard = " of this shard" if job.output.shard.count > 1 else ""
+    inputs = f"the input{shard} is" if ledger.num_done == 1 else f"all {ledger.num_done:,} inputs{shard} are"
     failed = f"; {_failed_before(ledger)}" if ledger.failed_before else ""
     say(f"{job.output.where}: {inputs} done: there is nothing to do{failed}")
 

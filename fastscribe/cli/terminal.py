@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from fastscribe.pipeline.stats import RunStats
 
 _RELAY_END_S = 1.0
-_LOG_START = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} \d+ ")
+_LOG_START = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}([+-]\d{4})? \d+ ")
 # mpg123's messages at its default verbosity: with its source file in front, or plain; some begin with an empty line.
 _MPG123 = re.compile(rb"libmpg123|^Note: |^Warning: .*(Xing|Frankenstein)|^\n$")
 
@@ -97,7 +98,9 @@ def log_to(path: Path) -> None:
         handler = _LogFile(path, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise UsageError(f"--log-file {path}: cannot be written: {error.strerror or error}") from error
-    handler.setFormatter(logging.Formatter("%(asctime)s %(process)d %(message)s"))
+    formatter = logging.Formatter("%(asctime)s %(process)d %(message)s")
+    formatter.default_msec_format = f"%s,%03d{time.strftime('%z')}"
+    handler.setFormatter(formatter)
     _log.addHandler(handler)
 
 

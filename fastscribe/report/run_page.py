@@ -87,7 +87,7 @@ def _about_the_run(report: Mapping[str, Any]) -> Iterator[str]:
     if report["left_out"]:
         yield f"{left_out_line(report['left_out'])}: not audio by their names."
     if report["gaps"]:
-        yield f"Speech without words: {report['gaps']:,} stretches, {duration(report['gap_s'])}."
+        yield f"Speech without words: {count_of(report['gaps'], 'stretch')}, {duration(report['gap_s'])}."
 
 
 def _to_look_at(recorded: Mapping[str, Any]) -> Iterator[Html]:

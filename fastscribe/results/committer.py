@@ -35,6 +35,7 @@ class Committer:
     Attributes:
         kept: Names of the files that stay although results have them, because somebody edited them.
         not_written: Why files could not be written, although their rows are there.
+        num_rows: How many rows are durable.
 
     Args:
         storage: Where they go, and how they gather before.
@@ -43,6 +44,7 @@ class Committer:
     def __init__(self, storage: Storage) -> None:
         self.kept: dict[str, None] = {}
         self.not_written: list[OSError] = []
+        self.num_rows = 0
         self._storage, self._pace = storage, storage.pace
         self._lacking: dict[int, Item] = {}  # results that lack a file, by their key
         self._changed = threading.Condition()  # of all below
@@ -138,6 +140,7 @@ class Committer:
         try:
             if any(item.entry is not None for item in items):
                 items = self._storage.commit(items)
+                self.num_rows += sum(item.has_new_row and item.entry is not None for item in items)
             for item in items:
                 if item.entry is not None:  # what an older row lacks is no matter any more
                     self._lacking.pop(item.entry.key, None)

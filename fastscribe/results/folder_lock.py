@@ -18,7 +18,7 @@ from filelock import lock_descriptor
 
 from fastscribe._system.file_kinds import is_regular, status_of
 from fastscribe._system.positioned_read import BINARY, pread
-from fastscribe.errors import UsageError
+from fastscribe.errors import PlaceInUse, UsageError
 
 _MAX_BYTES = 1000
 _HOLDER = re.compile(rb"\0*\n?(process \d+ on [^\n]* since [^\n]*\n)?\0*")
@@ -33,7 +33,8 @@ class FolderLock:
         path: The lock file.
 
     Raises:
-        UsageError: Another process holds the lock, or `path` is a file with other content.
+        PlaceInUse: Another process holds the lock.
+        UsageError: `path` is a file with other content.
         OSError: The file cannot be opened.
     """
 
@@ -51,7 +52,7 @@ class FolderLock:
         except OSError:  # the file system has no locks; run without one
             is_free = True
         if not is_free:
-            raise UsageError(
+            raise PlaceInUse(
                 f"{path.parent}: another run is writing here ({_holder(self._descriptor)}): wait for it or choose another "
                 "output folder"
             )

@@ -33,6 +33,7 @@ class Ledger:
     def __init__(self, shard: Shard = UNSHARDED) -> None:
         self.lock = threading.Lock()
         self.num_given = 0  # inputs of all shards so far
+        self.num_done = 0  # inputs that an earlier run has done, of those that were looked at
         self.failed_before = 0  # inputs that failed in an earlier run and are not retried
         self.first_failed: list[str] = []  # paths of the first of them
         self._shard = shard

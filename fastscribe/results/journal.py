@@ -93,7 +93,7 @@ class Entry(NamedTuple):
     order: int  # index of the input
     failed: bool
     audio_s: float = 0.0
-    for_list: bool = False  # a bad row of a list of inputs, or a missing file: it was never a recording
+    for_list: bool = False  # a bad row of a list of inputs, or a path where nothing is: it was never a recording
     name: str = ""  # of its files, without a format's extension
     input_bytes: int | None = None  # size of the input; None: not known
     files: Mapping[str, FileMark] = {}  # by format

@@ -91,6 +91,7 @@ class JournalLedger(Ledger):
             self._take_over(pending.entry_index, pending, source.index)
         failed = bool(entry["failed"])
         with self.lock:
+            self.num_done += 1
             self.failed_before += failed
             if failed and len(self.first_failed) < NUM_FAILED:
                 self.first_failed.append(source.path)

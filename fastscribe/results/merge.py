@@ -50,7 +50,7 @@ class ShardResult:
 
 @dataclass(frozen=True)
 class MergeResult:
-    """The merged shards. `missing` and `incomplete` are numbers of shards, from 0."""
+    """The merged shards. `missing`, `incomplete` and `outdated` are numbers of shards, from 0."""
 
     count: int
     results: tuple[ShardResult, ...]
@@ -62,6 +62,13 @@ class MergeResult:
     @property
     def incomplete(self) -> list[int]:
         return [result.paths.shard.index for result in self.results if result.report is None]
+
+    @property
+    def outdated(self) -> list[int]:
+        """Shards whose runs were given fewer inputs than those of others: recordings came in between."""
+        reports = {one.paths.shard.index: one.report for one in self.results if one.report is not None}
+        given = {index: number for index, one in reports.items() if isinstance(number := one.get("inputs"), int)}
+        return [index for index, number in given.items() if number < max(given.values())]
 
     @property
     def failed(self) -> int:

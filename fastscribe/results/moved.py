@@ -87,25 +87,35 @@ class _Found(NamedTuple):
 def _find_moved(journal: Path, new: list[Source], is_part: bool) -> list[_Found] | None:
     """Return the `new` inputs of which results have the names and sizes, in the journal's order; None if they are too few.
 
-    With `is_part` any may be new recordings, and names are those of files, as a subfolder's is part of an id.
+    Of several results of one name and size, the one with the most folders alike counts. With `is_part` any may be new
+    recordings.
     """
-
-    def name_of(id: str) -> str:
-        return id.rpartition("/")[2] if is_part else id
-
     wanted: dict[tuple[str, int | None], tuple[Source, int]] = {}
     for source in new:
         state, num_bytes = state_of(source)
         if num_bytes is not None:
-            wanted[name_of(source.id), num_bytes] = source, state
-    found: dict[tuple[str, int | None], _Found] = {}
+            for end in _ends(source.id):
+                wanted.setdefault((end, num_bytes), (source, state))
+    found: dict[str, tuple[tuple[bool, int], _Found]] = {}  # by the source's id, with what is alike
     for entry in islice(read_entries(journal), _MANY):
-        name = name_of(entry.id), entry.input_bytes
-        if entry.state != NO_STATE and name in wanted:
-            source, state = wanted[name]
-            if name not in found or entry.state == state:
-                found[name] = _Found(source, state, entry)
-    return list(found.values()) if found and (is_part or 2 * len(found) > len(new)) else None
+        name = next((one for one in _ends(entry.id) if (one, entry.input_bytes) in wanted), "")
+        if entry.state != NO_STATE and name:
+            source, state = wanted[name, entry.input_bytes]
+            alike = entry.state == state, len(name)
+            if source.id not in found or alike > found[source.id][0]:
+                found[source.id] = alike, _Found(source, state, entry)
+    is_enough = found and (is_part or 2 * len(found) > len(new))
+    return [one for _, one in found.values()] if is_enough else None
+
+
+def _ends(id: str) -> list[str]:
+    """Return an id, and what is left of it without its first folders: it depends on how the recording was given.
+
+    >>> _ends("in/x/a.flac")
+    ['in/x/a.flac', 'x/a.flac', 'a.flac']
+    """
+    parts = id.split("/")
+    return ["/".join(parts[at:]) for at in range(len(parts))]
 
 
 def _are_same(found: list[_Found]) -> bool:
@@ -138,6 +148,8 @@ def _place_of(
         return None
     stated, path = str(json.loads(row).get("audio_filepath")), str(source.file)
     is_relative = source.row is not None and not os.path.isabs(stated)  # to its list, which may have been anywhere
+    here = _folders(os.path.abspath(stated), os.path.abspath(path))
+    is_relative &= here is None or not is_known(source, here)  # a folder's rows count from here
     places = [os.path.join(os.sep, UNKNOWN_PLACE, stated) if is_relative else os.path.abspath(stated)]
     for before, after in facts.get(MOVES, ()):
         places.append(Moved(after, before).before(places[-1]) or places[-1])

@@ -19,7 +19,7 @@ from threading import Event, Lock, Thread
 from time import monotonic
 from typing import Any
 
-from fastscribe.errors import UsageError
+from fastscribe.errors import PlaceInUse
 from fastscribe.results.objects import ObjectFolder
 
 RENEW_S = 20.0
@@ -50,7 +50,7 @@ class ObjectLock:
             say: Shows one line to the user before a wait.
 
         Raises:
-            UsageError: Another run holds the lock.
+            PlaceInUse: Another run holds the lock.
             OSError: The store cannot be written.
         """
         self._write()
@@ -117,7 +117,7 @@ def check_dead(folder: ObjectFolder, names: Sequence[str], say: Callable[[str], 
         say: Shows one line to the user before a wait.
 
     Raises:
-        UsageError: One of them lives.
+        PlaceInUse: One of them lives.
     """
     seen = {name: folder.read_if_there(name) for name in names}
     waiting = {
@@ -141,8 +141,8 @@ def check_dead(folder: ObjectFolder, names: Sequence[str], say: Callable[[str], 
                 raise _in_use(folder, now)
 
 
-def _in_use(folder: ObjectFolder, holder: bytes) -> UsageError:
-    return UsageError(
+def _in_use(folder: ObjectFolder, holder: bytes) -> PlaceInUse:
+    return PlaceInUse(
         f"{folder.url}: another run is writing here ({_shown(holder)}): wait for it or choose another output folder"
     )
 

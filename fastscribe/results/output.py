@@ -22,8 +22,9 @@ import numpy as np
 
 from fastscribe._system.file_kinds import InTheWay
 from fastscribe._system.safe_open import safe_open
-from fastscribe._system.text_layout import count_of
+from fastscribe._system.text_layout import count_of, first_of
 from fastscribe._system.urls import is_url
+from fastscribe.audio.failures import relative_id
 from fastscribe.audio.formats import MAGIC, STDIN, list_kind
 from fastscribe.audio.inputs import expand
 from fastscribe.config import OutputStyle, SpeakerNames
@@ -285,6 +286,11 @@ class JournaledOutput:
         return len(self._committer.kept)
 
     @property
+    def num_durable(self) -> int:
+        """How many results of this run are durable."""
+        return self._committer.num_rows
+
+    @property
     def facts(self) -> Mapping[str, Any]:
         """What the run states, as the journal keeps it."""
         return self._run.facts
@@ -306,16 +312,55 @@ class JournaledOutput:
             not_given=int((is_counted & ~journal.is_in_this_run).sum()),
         )
 
-    def first_not_given(self) -> list[str]:
-        """Return the ids of the first of the results that totals() counts as not given, before close()."""
-        entry_indices = np.flatnonzero(self._is_counted & ~self.journal.is_in_this_run)[:_MAX_NAMES]
-        return [self.journal.entry(entry_index).id for entry_index in entry_indices.tolist()]
+    def not_given_line(self) -> str:
+        """Return a line about the results that totals() counts as not given, before close(); "" without any."""
+        entry_indices = np.flatnonzero(self._is_counted & ~self.journal.is_in_this_run).tolist()
+        if not (number := len(entry_indices)):
+            return ""
+        names = []
+        for entry in map(self.journal.entry, entry_indices[:_MAX_NAMES]):
+            path = self._path_in_row(entry)
+            has_slash = path.startswith("/") and entry.id.startswith(relative_id(path))  # which no id has
+            names.append(f"/{entry.id}" if has_slash else entry.id)
+        results = "1 result is of an input" if number == 1 else f"{number} results are of inputs"
+        line = f"{self._storage.where}: {results} not given this time: {first_of(names, number, number)}"
+        if num_failed := int(self.journal.entries["failed"][entry_indices].sum()):
+            which = "it" if number == 1 else f"{num_failed} of them"
+            line += f"; {which} failed: --retry-failed drops failures whose recording is gone"
+        return line
 
     @property
     def _is_counted(self) -> BoolArray:
         journal = self.journal
-        is_given: BoolArray = journal.is_in_this_run | ~journal.entries["for_list"]
-        return is_given & ~journal.is_replaced & journal.is_live
+        is_counted: BoolArray = ~self._is_dropped & ~journal.is_replaced & journal.is_live
+        return is_counted
+
+    @property
+    def _is_dropped(self) -> BoolArray:
+        """Which failures this run drops, of inputs that it was not given: a wrong path of a list, corrected.
+
+        With --retry-failed also those whose recording is gone from the disk. One that is there may be given again.
+        """
+        journal = self.journal
+        is_other = journal.is_live & ~journal.is_in_this_run & ~journal.is_replaced
+        is_dropped: BoolArray = is_other & journal.entries["for_list"]
+        if self._run.retry_failed:
+            for entry_index in np.flatnonzero(is_other & journal.entries["failed"] & ~is_dropped).tolist():
+                is_dropped[entry_index] = self._is_gone(journal.entry(entry_index))
+        return is_dropped
+
+    def _is_gone(self, entry: Entry) -> bool:
+        """Return True if a result's recording was a file, and is no longer there. Paths of lists count from their lists."""
+        path = self._path_in_row(entry)
+        is_known = os.path.isabs(path) or entry.key == key_of(Source(path, path, entry.id))
+        return is_known and not os.path.lexists(path)
+
+    def _path_in_row(self, entry: Entry) -> str:
+        """Return the path that a result's row names; "" if it cannot be read, or someone edited it."""
+        try:
+            return str(json.loads(self._storage.read(ROWS, entry.begin, entry.end))["audio_filepath"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return ""
 
     def write_report(self, content: bytes) -> None:
         """Have `close` write the report last and durably: `merge` takes it as proof that the run is complete.
@@ -323,19 +368,21 @@ class JournaledOutput:
         Without a new result, an earlier report stays, with the numbers of the run that did the work, if it counts the results
         that are here.
         """
-        counts = None
+        earlier = b""
         if not self._new.files:
             with suppress(FileNotFoundError):
-                counts = _counts_in(self._storage.read(Paths(Path(), self._run.shard.suffix).report.name))
-        self._report = None if counts is not None and counts == _counts_in(content) else content
+                earlier = self._storage.read(Paths(Path(), self._run.shard.suffix).report.name)
+        if _counts_in(earlier) is None or _counts_in(earlier) != _counts_in(content):
+            self._report = content
+            return
+        report = json.loads(earlier)
+        inputs = json.loads(content)["inputs"]  # of other shards there may be more
+        is_new = report.get("inputs") != inputs
+        self._report = (json.dumps(report | {"inputs": inputs}, indent=2) + "\n").encode() if is_new else None
 
     def _drop_old_failures(self) -> None:
-        """Drop inputs that never were recordings and are not among this run's: a manifest's row, corrected."""
-        journal = self.journal
-        is_given = journal.is_in_this_run | journal.is_replaced
-        is_dropped: BoolArray = journal.is_live & journal.entries["for_list"] & ~is_given
-        for entry_index in np.flatnonzero(is_dropped).tolist():
-            old = journal.entry(entry_index)
+        for entry_index in np.flatnonzero(self._is_dropped).tolist():
+            old = self.journal.entry(entry_index)
             former = old.left()
             files = [NewFile(f"{old.name}.{format}", None, crcs) for format, crcs in former.items()]
             entry = old._replace(state=NO_STATE, begin=0, end=0, files={}, former=former)

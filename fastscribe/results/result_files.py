@@ -12,6 +12,7 @@ from zlib import crc32
 
 import numpy as np
 
+from fastscribe.audio.failures import NOT_THERE
 from fastscribe.config import FILE_FORMATS, OutputStyle, SpeakerNames
 from fastscribe.results.committer import Committer, is_ours, without_frames
 from fastscribe.results.fingerprint import layout_keys
@@ -83,7 +84,7 @@ class ResultFiles:
             order=item.index,
             failed=isinstance(result, Failure),
             audio_s=0.0 if isinstance(item, Failure) else item.duration_s,
-            for_list=isinstance(result, Failure) and result.stage == "input",
+            for_list=isinstance(result, Failure) and (result.stage == "input" or result.message in NOT_THERE),
             name=name,
             input_bytes=pending.num_bytes,
             files=self._marks(contents),

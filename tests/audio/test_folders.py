@@ -88,6 +88,11 @@ def test_what_may_be_audio_is_said(tmp_path: Path) -> None:
     assert left_out == {".raw (unknown content)": 1, ".xyz (unknown content)": 1}
 
 
+def test_archives_of_a_folder_are_named_with_what_reads_them(tmp_path: Path) -> None:
+    put(tmp_path, {"a.tar": bytes(512)})
+    assert listed(tmp_path)[0] == [f"no audio in this folder; of tar archives name each: '{tmp_path}/*.tar'"]
+
+
 def test_telephone_samples_are_errors_of_their_own(tmp_path: Path) -> None:
     put(
         tmp_path,

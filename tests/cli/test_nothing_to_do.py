@@ -86,6 +86,7 @@ def test_the_report_of_the_run_that_did_the_work_stays_and_events_are_of_each_ru
     told = [json.loads(line) for line in events.read_bytes().splitlines()]
     check_schema("event", told)
     assert [event["event"] for event in told] == ["started", "finished"] and told[0]["load_s"] == 0.0
+    assert told[1]["exit_code"] == 3
     assert told[1]["report"] | {"files": 0, "skipped": 2, "failed_before": 1} == told[1]["report"]
     stdin = (clips / "list.jsonl").read_text()  # rows there are known only when the model is loaded
     assert fastscribe("transcribe", "-", *command[2:], stdin=stdin).returncode == 3
@@ -96,6 +97,25 @@ def test_the_report_of_the_run_that_did_the_work_stays_and_events_are_of_each_ru
     last = json.loads(events.read_bytes().splitlines()[-1])["report"]
     assert last | {"files": 1, "failed": 1, "skipped": 1} == last
     assert json.loads(report.read_bytes()) | {"files": 1} == json.loads(report.read_bytes())
+
+
+def test_a_shard_that_is_done_counts_its_own_inputs(tmp_path: Path) -> None:
+    names = "abcdefgh"
+    for name in names:
+        shutil.copy(FIRST, tmp_path / f"{name}.flac")
+    command = ("transcribe", *(tmp_path / f"{name}.flac" for name in names), "-m", MODEL, "-o", tmp_path / "out")
+    number = 0
+    for shard in ("0/2", "1/2"):
+        first = fastscribe(*command, "--shard", shard)
+        rows = len((tmp_path / "out" / f"transcripts.shard-{shard[0]}-of-2.jsonl").read_text().splitlines())
+        again = fastscribe(*command, "--shard", shard)
+        assert first.returncode == again.returncode == 0 and 1 < rows < len(names)
+        assert again.stderr.splitlines() == [
+            f"fastscribe: shard {shard}",
+            f"fastscribe: {tmp_path / 'out'}: all {rows} inputs of this shard are done: there is nothing to do",
+        ]
+        number += rows
+    assert number == len(names)
 
 
 def test_overwrite_says_what_it_removes_and_does_not_remove_other_results_for_single_files(

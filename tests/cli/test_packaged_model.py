@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from fastscribe.checkpoint.hub_name import LARGE_MODEL
 from fastscribe.checkpoint.location import CONFIDENCE_LIMIT
 from fastscribe.cli.run_hooks import PackagedModel
 from fastscribe.types import AudioInfo, Failure, Gap, Segment, Transcript, Word
@@ -28,7 +30,11 @@ def part(*results: Transcript | Failure, says_name: str | None = "at the end", i
     return found
 
 
-def test_many_recordings_have_one_line_with_the_first() -> None:
+def test_many_recordings_have_one_line_with_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "calls").mkdir()
+    for name in ("1.wav", "calls/0.wav"):
+        (tmp_path / name).touch()
     [line] = part(recording(2, *LOW), recording(0, *FINE), recording(1, *LOW), recording(3)).lines
     assert line.startswith("2 recordings are beyond the small English model")
     assert "fastscribe transcribe 1.wav --model" in line
@@ -37,6 +43,10 @@ def test_many_recordings_have_one_line_with_the_first() -> None:
     assert "fastscribe transcribe calls/0.wav --model" in part(of_list, recording(1)).lines[0]
     [line] = part(recording(2, *LOW), recording(0, *FINE)).lines
     assert line.startswith("1 recording is beyond")
+    # A path of an archive's member, or of a list in a store, is none that a command takes.
+    assert line.endswith("; the first is 2.wav, a large one: --model " + LARGE_MODEL)
+    of_store = replace(of_list, audio=replace(of_list.audio, path="s3://calls/a b.wav", file=None))
+    assert f"fastscribe transcribe 's3://calls/a b.wav' --model {LARGE_MODEL}" in part(of_store).lines[0]
 
 
 def test_speech_without_any_word_is_beyond_the_model() -> None:

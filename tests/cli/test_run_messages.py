@@ -6,10 +6,11 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fastscribe.audio.formats import NOT_OPENED, UNKNOWN_CONTENT
-from fastscribe.cli.run_messages import say_listing, say_summary, stopped_hint, wordless_line
+from fastscribe.cli.run_messages import counts_of, say_listing, say_summary, stopped_hint, wordless_line
 from fastscribe.pipeline.stats import Progress
 from tests.helpers.report_samples import transcript, utterance
 
@@ -49,12 +50,34 @@ def test_a_summary_says_where_results_are(where: str, said: str, capsys: pytest.
 )
 def test_a_stopped_run_says_how_it_goes_on(output: dict[str, bool], said: str) -> None:
     job: Any = SimpleNamespace(output=SimpleNamespace(**output))
-    assert stopped_hint(job, Progress(files=12, skipped=1000), 4000) == f"1,012 of 4,000 files are done{said}"
-    assert stopped_hint(job, Progress(files=12), None).startswith("12 files are done")
+    folder = None if output["is_stdout"] else output_with(num_durable=12, num_done=0)
+    begun = Progress(files=12, skipped=1000, planned_files=20)
+    assert stopped_hint(job, begun, folder, 4000) == f"1,012 of 4,000 files are done{said}"
+    assert stopped_hint(job, Progress(files=12, planned_files=20), folder, None).startswith("12 files are done")
     hint = "; --window 1 finishes each long recording before the next"
-    assert stopped_hint(job, Progress(done_s=900.0), 7).endswith(hint) is not output["is_stdout"]
-    for progress in (Progress(files=1, done_s=900.0), Progress(done_s=9.0)):
-        assert hint not in stopped_hint(job, progress, 7)
+    empty = None if folder is None else output_with(num_durable=0, num_done=0)
+    assert (
+        stopped_hint(job, Progress(done_s=900.0, planned_files=7), empty, 7).endswith(hint) is not output["is_stdout"]
+    )
+    for progress, place in ((Progress(files=1, done_s=900.0, planned_files=7), folder), (Progress(done_s=9.0), empty)):
+        assert hint not in stopped_hint(job, progress, place, 7)
+
+
+def output_with(num_durable: int, num_done: int) -> Any:
+    journal = SimpleNamespace(is_live=np.ones(77, bool))
+    return SimpleNamespace(num_durable=num_durable, ledger=SimpleNamespace(num_done=num_done), journal=journal)
+
+
+def test_a_stopped_run_counts_what_is_durable_and_what_earlier_runs_did() -> None:
+    """On a full disk fewer results are durable than were counted. Earlier ones count as soon as the ledger knows them."""
+    progress = Progress(files=49, failed=2, planned_files=60)
+    assert counts_of(progress, output_with(41, 77)) == {"files": 41, "failed": 2, "skipped": 77}
+    assert counts_of(progress, None) == {"files": 49, "failed": 2, "skipped": 0}
+    job: Any = SimpleNamespace(output=SimpleNamespace(overwrite=False))
+    for num_done in (0, 20):  # the inputs are still being looked at
+        hint = stopped_hint(job, Progress(), output_with(0, num_done), 300)
+        assert hint == "77 results of earlier runs stay, and the same command goes on from there"
+    assert stopped_hint(job, Progress(), output_with(0, 77), 300).startswith("77 of 300 files are done and kept")
 
 
 def test_recordings_without_words_are_named_up_to_a_few() -> None:

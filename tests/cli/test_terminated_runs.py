@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -106,7 +107,9 @@ def test_the_last_event_says_why(run: Runs, clips: Path, tmp_path: Path) -> None
     told = [json.loads(line) for line in events.read_text().splitlines()]
     check_schema("event", told)
     counts = {"files": told[-1]["files"], "failed": 0, "skipped": 0}
-    assert told[-1] == {"event": "stopped", "message": "terminated", **counts} and counts["files"] < 21
+    last = {"event": "stopped", "time": told[-1]["time"], "message": "terminated", **counts}
+    assert told[-1] == last and counts["files"] < 21
+    assert all(before["time"] <= after["time"] for before, after in pairwise(told))
 
 
 @pytest.mark.parametrize("signals", ["[signal.SIGTERM]", "[signal.SIGTERM, signal.SIGTERM]"], ids=["once", "twice"])

@@ -96,6 +96,14 @@ def test_page_is_self_contained(name: str) -> None:
     page.encode("utf-8")
 
 
+def test_one_gap_is_one_stretch() -> None:
+    run = samples.run()
+    assert (
+        "Speech without words: 1 stretch, 7.2 s."
+        in Page(run_page.render(run | {"report": run["report"] | {"gaps": 1}})).text
+    )
+
+
 def test_hostile_names_escaped() -> None:
     parsed = Page(page_of("run"))
     for name in samples.HOSTILE[:3]:

@@ -285,6 +285,34 @@ def test_a_list_that_is_elsewhere(scene: Scene) -> None:
 
 
 @in_a_folder
+@pytest.mark.parametrize("before", ["list", "text", "folder"])
+@pytest.mark.parametrize("after", ["list", "text"])
+def test_a_list_of_absolute_paths_of_recordings_that_are_elsewhere(scene: Scene, before: str, after: str) -> None:
+    """How the inputs were given before and now does not matter: their ids differ, their names do not."""
+    old, new = scene.inputs, scene.inputs.with_name("elsewhere")
+    for name, clip in {"a.flac": "one", "b.flac": "two", "x/a.flac": "one"}.items():
+        scene.recording(name, clip)
+
+    def given(kind: str, folder: Path) -> Path:
+        paths = sorted(map(str, folder.rglob("*.flac")))
+        if kind == "list":
+            (listed := folder.parent / "list.jsonl").write_text(
+                "".join(json.dumps({"audio_filepath": path}) + "\n" for path in paths), encoding="utf-8"
+            )
+        elif kind == "text":
+            (listed := folder.parent / "list.txt").write_text("".join(f"{path}\n" for path in paths), encoding="utf-8")
+        return folder if kind == "folder" else listed
+
+    assert scene.transcribe(given(before, old)) == 0
+    old.rename(new)
+    for more in ((), ("--dry-run",)):
+        assert scene.transcribe(given(after, new), code=NO_MODEL, more=more) == 2
+        assert f"--moved {old}={new} takes the results over" in scene.said
+    assert scene.transcribe(given(after, new), code=NO_MODEL, more=("--moved", f"{old}={new}")) == 0
+    assert len(scene.rows()) == 3
+
+
+@in_a_folder
 def test_a_row_that_someone_edited_is_done_again(scene: Scene) -> None:
     for name in "abcdef":
         scene.recording(f"{name}.flac", "long")
