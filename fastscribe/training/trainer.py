@@ -475,7 +475,7 @@ class Trainer:
     def _plot(self) -> None:
         """Draw the log. A missing matplotlib or a failure does not end the run."""
         try:
-            plot_log(self.folder.rows(), self.folder.plot)
+            plot_log(self.folder.rows(), self.folder.plot, self.training_data.scoring.metric)
         except ImportError:
             pass
         except (OSError, ValueError) as error:

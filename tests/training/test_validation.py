@@ -237,6 +237,17 @@ def test_what_is_said(
         )
 
 
+def test_each_line_with_the_deciding_rate_names_the_sets(
+    few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Any
+) -> None:
+    sets = {"news": {"wer": 0.5}, "noise": {"words_per_min": 3.0}}
+    result = ValidationResult({"wer": 0.5, "exact_wer": 0.5, "cer": 0.5}, sets, 0.5, counts_of(START))
+    monkeypatch.setattr(trainer_module, "validate", lambda *given: result)
+    train(few, tmp_path / "run", str(DEMO), 1, "cpu", "fp32", False, False)
+    named = [line for line in said() if "WER 50.00 %, news 50.00 %, noise 3.00 words/min" in line]
+    assert [line.partition(":")[0] for line in named] == ["before the first step", "epoch 1"]
+
+
 def test_recordings_of_their_own_can_show_little_too(
     manifest: Path, tmp_path: Path, validations: list[list[int]], said: Any
 ) -> None:
