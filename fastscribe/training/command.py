@@ -160,7 +160,9 @@ def _report_end(trainer: Trainer) -> None:
     trial = f"; try the trained model with --model {quote(str(trainer.folder.last))}" if is_start and fell else ""
     say(f"{trainer.folder.best}: {what}{name} {100 * rate:.2f} % on {count_of(num_recordings, 'recording')}{trial}")
     if (gain := progress.gain) is not None and progress.start_rate is not None:
-        say(_verdict(gain, progress.start_rate, progress.best_rate or 0.0, data.scoring.metric))
+        verdict = _verdict(gain, progress.start_rate, progress.best_rate or 0.0, data.scoring.metric)
+        is_worse = not is_start and gain.fewer < 0
+        say(f"{verdict}, and best is that step: run.keep_start: true would keep the start" if is_worse else verdict)
     if is_start:
         say(
             f"{trainer.folder.last} is the trained model; run.keep_start: false has best be the step with the lowest rate"

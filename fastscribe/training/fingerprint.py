@@ -54,7 +54,7 @@ def fingerprint(recipe: Recipe, checkpoint: Checkpoint, data: str, validation: S
 
 
 def named_difference(part: str, before: str, now: str) -> str:
-    """Name a part that differs, with the first keys that do, if the part holds keys: "recipe (optimiser.dropout ..)".
+    """Name a part that differs, with where it is stated, or with the first keys that differ: "recipe (optimiser.dropout ..)".
 
     Args:
         part: A name of fingerprint().
@@ -62,7 +62,7 @@ def named_difference(part: str, before: str, now: str) -> str:
         now: Its value in this run.
     """
     if part not in ("recipe", "model"):
-        return part
+        return f"{part} (rows of data.train)" if part == "data" else part
     try:
         stored, given = _leaves(literal_eval(before)), _leaves(literal_eval(now))
     except (ValueError, SyntaxError):  # a value that is no literal, such as inf

@@ -521,7 +521,7 @@ class Trainer:
             last = self.folder.last
             further = f"; --init {last} in another folder trains its model further" if last.exists() else ""
             raise UsageError(
-                f"{self.folder.path}: holds a run with another {' and '.join(different)}; use another folder, or "
+                f"{self.folder.path}: holds a run that differs in {' and '.join(different)}; use another folder, or "
                 f"--overwrite to start over{further}"
             )
         return state

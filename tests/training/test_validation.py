@@ -202,6 +202,16 @@ def said(capsys: pytest.CaptureFixture[str]) -> Any:
     return lambda: [line.removeprefix("fastscribe: ") for line in capsys.readouterr().err.splitlines()]
 
 
+def test_best_that_is_worse_than_the_start_is_said(
+    manifest: Path, tmp_path: Path, validations: list[list[int]], said: Any
+) -> None:
+    validations += [START, WORSE]
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(f"data: {{train: {manifest}}}\nrun: {{keep_start: false}}\n")
+    train(recipe, tmp_path / "run", str(DEMO), 1, "cpu", "fp32", False, False)
+    assert said()[-1].endswith(": no better, and best is that step: run.keep_start: true would keep the start")
+
+
 @pytest.mark.parametrize("errors", [UNCLEAR, CLEAR, WORSE], ids=["unclear", "clear", "worse"])
 def test_what_is_said(
     manifest: Path, tmp_path: Path, validations: list[list[int]], said: Any, errors: list[int]
