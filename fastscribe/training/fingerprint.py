@@ -54,7 +54,7 @@ def fingerprint(recipe: Recipe, checkpoint: Checkpoint, data: str, validation: S
 
 
 def named_difference(part: str, before: str, now: str) -> str:
-    """Name a part that differs, with where it is stated, or with the first keys that differ: "recipe (optimiser.dropout ..)".
+    """Name a part that differs, with the first keys that do, if the part holds keys: "recipe (optimiser.dropout ..)".
 
     Args:
         part: A name of fingerprint().
