@@ -138,7 +138,9 @@ def _table(definition: Schema, schema: Schema) -> Iterator[str]:
     yield from ("| field | type | present | meaning |", "| --- | --- | --- | --- |")
     for name, field in definition["properties"].items():
         whole = {**_target(field, schema), **field}
-        when = "always" if name in definition.get("required", ()) else whole["when"]
+        when = "always" if name in definition.get("required", ()) else whole.get("when")
+        if when is None:
+            sys.exit(f"{definition['title']}: {name} is neither required nor says when it is present: give it a `when`")
         yield f"| `{name}` | {_type(whole, schema)} | {when} | {whole['description']} |"
     yield ""
 

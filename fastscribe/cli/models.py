@@ -88,7 +88,7 @@ def convert(
         Path,
         typer.Argument(
             help="Folder to write: config.json, model.safetensors, the tokenizer, and the language model and the"
-            " timestamps aligner if any. With --to nemo the .nemo file to write."
+            " timestamps aligner if any. A name that ends in .nemo: the file to write for NeMo, as with --to nemo."
         ),
     ],
     dtype: Annotated[
@@ -110,6 +110,8 @@ def convert(
 ) -> None:
     """Convert a checkpoint to fastscribe's own format, a folder, or with --to to NeMo's or Hugging Face's."""
     out = Path(os.path.realpath(out))
+    if to is None and out.suffix == ".nemo":
+        to = "nemo"
     _check_new(out, to)
     chosen = Options(language=language).language
     checkpoint = _read_model(model)
@@ -134,6 +136,8 @@ def _check_new(out: Path, to: ExportFormat | None) -> None:
     """Raise UsageError if the output exists, or is not named as its format needs."""
     if to == "nemo" and out.suffix != ".nemo":
         raise UsageError(f"{out}: --to nemo writes one file; give it a name that ends in .nemo")
+    if to == "hf" and out.suffix == ".nemo":
+        raise UsageError(f"{out}: --to hf writes a folder; give it a name that does not end in .nemo, or --to nemo")
     if to == "nemo" and os.path.lexists(out):
         raise UsageError(f"{out}: exists; name another file")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):

@@ -255,7 +255,8 @@ def _check(evaluation: Evaluation, group_by: tuple[str, ...]) -> None:
 def _check_groups(group_by: tuple[str, ...], groups: Sequence[Mapping[str | None, object]]) -> None:
     for field, found in zip(group_by, groups, strict=True):
         if found.keys() == {None}:
-            raise UsageError(f"--group-by {field}: no row has this field")
+            several = "; for several fields, repeat --group-by" if "," in field else ""
+            raise UsageError(f"--group-by {field}: no row has this field{several}")
 
 
 def _preamble(normalizer: str, evaluation: Evaluation, skip_failed: bool) -> str:

@@ -161,7 +161,9 @@ def _report_end(trainer: Trainer) -> None:
     trial = f"; try the trained model with --model {quote(str(trainer.folder.last))}" if is_start and fell else ""
     say(f"{trainer.folder.best}: {what}{name} {100 * rate:.2f} % on {count_of(num_recordings, 'recording')}{trial}")
     if (gain := progress.gain) is not None and progress.start_rate is not None:
-        say(_verdict(gain, progress.start_rate, progress.best_rate or 0.0, data.scoring.metric))
+        verdict = _verdict(gain, progress.start_rate, progress.best_rate or 0.0, data.scoring.metric)
+        is_worse = not is_start and gain.fewer < 0
+        say(f"{verdict}, and best is that step: run.keep_start: true would keep the start" if is_worse else verdict)
     if is_start:
         say(
             f"{trainer.folder.last} is the trained model; run.keep_start: false has best be the step with the lowest rate"
@@ -197,7 +199,8 @@ def _report_start(trainer: Trainer, planned_epochs: int = 0) -> None:
     trained = "" if trainer.num_trained == parameters else f", {trainer.num_trained / 1e6:.1f} M of them trained"
     epoch_s, corpus_s = trainer.planner.epoch_audio_s, training_data.corpus.duration_s
     drawn = f"; {epoch_s / 3600:.2f} h per epoch" if abs(epoch_s - corpus_s) > 0.005 * corpus_s else ""
-    say(f"{training_data.corpus}{drawn}; {len(training_data.validation):,} to validate with")
+    greedy = ", greedily: without the language model" if training_data.checkpoint.language_model is not None else ""
+    say(f"{training_data.corpus}{drawn}; {len(training_data.validation):,} to validate with{greedy}")
     for line in first_left_out(training_data.left_out):
         say(f"left out, {line}")
     if rows := len(training_data.left_out):
@@ -315,7 +318,7 @@ class _Display:
                 self._bar.update(self._task, completed=progress.epoch + share, said=_short_status(self._trainer))
         if self._is_shown and not self._is_start_shown and progress.start_rate is not None:
             self._is_start_shown = True
-            say(f"before the first step: {_rate(self._trainer, progress.start_rate)}", self._bar)
+            say(f"before the first step: {', '.join(_validated(self._trainer))}", self._bar)
             if note := _least_gain_note(self._trainer):
                 say(note, self._bar)
         if self._is_shown and progress.epoch > self._last_epoch:
@@ -359,6 +362,15 @@ def _rate(trainer: Trainer, rate: float) -> str:
     return f"{trainer.training_data.scoring.metric.upper()} {100 * rate:.2f} %"
 
 
+def _validated(trainer: Trainer) -> list[str]:
+    """Return the rate that decides and that of each validation set, once there are any."""
+    if (validated := trainer.progress.validated) is None:
+        return []
+    metric = trainer.training_data.scoring.metric
+    sets = [_set_status(name, rates, metric) for name, rates in validated.sets.items()]
+    return [_rate(trainer, validated.deciding), *sets]
+
+
 def _set_status(name: str, rates: Mapping[str, float], metric: Metric) -> str:
     """Return the error rate of a validation set; of one without speech, what is written for it."""
     if metric in rates:
@@ -368,12 +380,9 @@ def _set_status(name: str, rates: Mapping[str, float], metric: Metric) -> str:
 
 
 def _status(trainer: Trainer) -> str:
-    progress, metric = trainer.progress, trainer.training_data.scoring.metric
+    progress = trainer.progress
     losses = ", ".join(f"{name} {value:.3f}" for name, value in progress.losses.items())
-    parts = [f"step {progress.step:,}", losses]
-    if progress.validated is not None:
-        parts.append(_rate(trainer, progress.validated.deciding))
-        parts += [_set_status(name, rates, metric) for name, rates in progress.validated.sets.items()]
+    parts = [f"step {progress.step:,}", losses, *_validated(trainer)]
     if progress.busy_s:
         speed = progress.audio_s * trainer.distributed.world_size / progress.busy_s
         parts.append(f"{speed:.0f} s of audio per second")

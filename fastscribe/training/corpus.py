@@ -297,7 +297,8 @@ class LeftOutRow(NamedTuple):
         """Return the row in the words of a manifest."""
         letters = {"letters": self.letters} if self.letters else {}
         line = {"line": self.line} if self.line else {}
-        place = {"manifest": self.manifest, **line, "audio_filepath": self.path, "duration": self.duration_s}
+        duration = {"duration": self.duration_s} if self.duration_s else {}  # 0: it was not opened
+        place = {"manifest": self.manifest, **line, "audio_filepath": self.path, **duration}
         return {"left_out": self.reason, **letters, **place}
 
 

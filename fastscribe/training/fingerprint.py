@@ -62,7 +62,7 @@ def named_difference(part: str, before: str, now: str) -> str:
         now: Its value in this run.
     """
     if part not in ("recipe", "model"):
-        return part
+        return f"{part} (rows of data.train)" if part == "data" else part
     try:
         stored, given = _leaves(literal_eval(before)), _leaves(literal_eval(now))
     except (ValueError, SyntaxError):  # a value that is no literal, such as inf

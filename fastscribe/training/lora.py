@@ -9,7 +9,7 @@ Shapes: I inputs, O outputs, R rank.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
@@ -68,12 +68,10 @@ def _add_adapter(linear: nn.Linear, recipe: LoraRecipe, generator: torch.Generat
 def merge_adapters(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return `weights`, which have the names of the model's state dict, with each adapter added to its layer in float32."""
     merged = dict(weights)
-    for path, layer in _adapted(model):
+    for path, layer in model.named_modules():
+        if not isinstance(layer, LoraLinear):
+            continue
         a_RI, b_OR = (merged.pop(f"{path}.{name}").float() for name in ("lora_A", "lora_B"))
         weight_OI = merged[f"{path}.weight"].float()
         merged[f"{path}.weight"] = weight_OI + (layer.scale * (b_OR @ a_RI)).to(weight_OI.device)
     return merged
-
-
-def _adapted(model: nn.Module) -> Iterator[tuple[str, LoraLinear]]:
-    return ((path, module) for path, module in model.named_modules() if isinstance(module, LoraLinear))

@@ -206,6 +206,7 @@ def _part_examples(
         found = [_folder_examples(part, number, read_request)]
     for example in chain.from_iterable(found):
         yield from _pieces(example, max_duration_s) if part.non_speech else (example,)
+    reader.check_texts()
 
 
 def _shar_manifests(folder: str) -> list[str]:
@@ -234,6 +235,8 @@ class RowReader:
     def __init__(self, part: ManifestPart, number: int, read_request: ReadRequest, ignores_texts: bool) -> None:
         self._part, self._number, self._read_request = part, number, read_request
         self._ignores_texts, self._next_checked = ignores_texts, 1
+        self._has_texts = False  # a row with an empty one will do
+        self._first_without: ManifestError | None = None
 
     def examples(self, path: str, find_member: FindMember | None = None) -> Iterator[Example]:
         """Yield the rows of a file in order.
@@ -261,6 +264,11 @@ class RowReader:
             count = f"; {num_wrong:,} wrong rows in all" if num_wrong > 1 else ""
             named = "; ".join(f"{', '.join(lines)}: {problem}" for problem, lines in first_wrong.items())
             raise UsageError(f"{path}: {named}{count}")
+
+    def check_texts(self) -> None:
+        """Raise UsageError, after all files, if no row has the field of the text."""
+        if self._first_without is not None and not self._has_texts:
+            raise UsageError(str(self._first_without))
 
     def _example(self, row: ListRow | BadRow) -> Example:
         if isinstance(row, BadRow):
@@ -296,7 +304,12 @@ class RowReader:
         if text is None:
             held = ", ".join(name for name, value in fields.items() if value is not None) or "none"
             other = next((f"; rename {name} to text" for name in _OTHER_TEXTS if fields.get(name) is not None), "")
-            raise _wrong(row, f"no text: a field of this name has to have it; there are {held:.100}{other}")
+            wrong = _wrong(row, f"no text: a field of this name has to have it; there are {held:.100}{other}")
+            if other:
+                raise wrong
+            self._first_without = self._first_without or wrong
+            return ""
+        self._has_texts = True
         if not isinstance(text, str):
             raise _wrong(row, f"text is {text!r:.40}, not a string")
         cleaned = clean_text(text)

@@ -27,6 +27,7 @@ from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.errors import OutputError, UsageError, first_line
 from fastscribe.results.folder_lock import FolderLock
 from fastscribe.training.corpus import LeftOutRow
+from fastscribe.training.scoring import Metric
 from fastscribe.training.trackers import event_files, wandb_id_file
 
 FORMAT_VERSION = 5
@@ -277,8 +278,12 @@ def _is_log(path: Path) -> bool:
 _LOSSES = ("loss", "transducer", "ctc")
 
 
-def plot_log(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Draw the log as a PNG. Raises ImportError without matplotlib, InTheWay, OSError."""
+def plot_log(rows: Sequence[Mapping[str, Any]], path: Path, metric: Metric = "wer") -> None:
+    """Draw the log as a PNG. Raises ImportError without matplotlib, InTheWay, OSError.
+
+    Args:
+        metric: the rate to draw of each validation set, if there are several.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -293,6 +298,9 @@ def plot_log(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         ("cer", "characters"),
     ):
         _draw(errors, [(step, 100 * scores[name]) for step, scores in validations], label, marker=".")
+    for name in dict.fromkeys(name for _, scores in validations for name in scores.get("sets", ())):
+        found = [(step, scores["sets"][name]) for step, scores in validations if name in scores.get("sets", ())]
+        _draw(errors, [(step, 100 * rates[metric]) for step, rates in found if metric in rates], name, linewidth=0.8)
     if (best := next((row["best_step"] for row in reversed(rows) if "best_step" in row), None)) is not None:
         errors.axvline(best, label=f"best: step {best:,}" if best else "best: the start", color="grey", linestyle=":")
     _draw(rates, [(row["step"], row["learning_rate"]) for row in rows if "learning_rate" in row], "", linewidth=1)

@@ -475,7 +475,7 @@ class Trainer:
     def _plot(self) -> None:
         """Draw the log. A missing matplotlib or a failure does not end the run."""
         try:
-            plot_log(self.folder.rows(), self.folder.plot)
+            plot_log(self.folder.rows(), self.folder.plot, self.training_data.scoring.metric)
         except ImportError:
             pass
         except (OSError, ValueError) as error:
@@ -521,7 +521,7 @@ class Trainer:
             last = self.folder.last
             further = f"; --init {last} in another folder trains its model further" if last.exists() else ""
             raise UsageError(
-                f"{self.folder.path}: holds a run with another {' and '.join(different)}; use another folder, or "
+                f"{self.folder.path}: holds a run that differs in {' and '.join(different)}; use another folder, or "
                 f"--overwrite to start over{further}"
             )
         return state

@@ -41,7 +41,7 @@ class ValidationResult:
     """Error rates as fractions (they may exceed 1).
 
     Attributes:
-        rates: of all recordings. `wer` and `cer` by the run's normaliser, `exact_wer` with case and punctuation.
+        rates: of all recordings that decide. `wer` and `cer` by the run's normaliser, `exact_wer` with case and punctuation.
         sets: rates of each validation set, if there are several; of one without speech, what is written for it per
             minute: `words_per_min` and `characters_per_min`.
         deciding: the rate that decides which model is best.
@@ -168,7 +168,7 @@ def _to_result(
     of_metric = edits[scoring.metric]
     counts = {int(index): (of_metric[index].errors, of_metric[index].units) for index in (deciding if sets else pairs)}
     rate = sum(errors for errors, _ in counts.values()) / (num_words(counts) or 1)
-    return ValidationResult(rates(pairs), by_set, rate, counts)
+    return ValidationResult(rates(counts), by_set, rate, counts)
 
 
 def _edits(

@@ -251,8 +251,9 @@ def test_reader_decides_what_a_format_holds() -> None:
     [
         (MODELS / "hf_ctc", "out.nemo", "nemo", "a SentencePiece vocabulary"),
         (MODELS / "rnnt" / "model.nemo", "out", "nemo", "ends in .nemo"),
+        (MODELS / "rnnt" / "model.nemo", "out.nemo", "hf", "--to hf writes a folder"),
     ],
-    ids=["tokenizer.json", "name"],
+    ids=["tokenizer.json", "name", "name of a file"],
 )
 def test_refusal_writes_nothing(model: Path, out: str, to: str, said: str, tmp_path: Path) -> None:
     done = fastscribe("convert", model, tmp_path / "deep" / out, "--to", to)
@@ -266,17 +267,19 @@ def test_refusal_writes_nothing(model: Path, out: str, to: str, said: str, tmp_p
         ("default", "hf", "out", "does not hold the CTC head beside a transducer, the language model, ", "fp32"),
         (MODELS / "hf_rnnt", "hf", "out", None, "bf16"),
         (MODELS / "ctc" / "model.nemo", "nemo", "out.nemo", None, "fp32"),
+        (MODELS / "ctc" / "model.nemo", None, "out.nemo", None, "fp32"),
     ],
-    ids=["8 bits", "hf", "fp32"],
+    ids=["8 bits", "hf", "fp32", "by name"],
 )
-def test_command(model: str | Path, to: str, out: str, parts: str | None, dtype: str, tmp_path: Path) -> None:
+def test_command(model: str | Path, to: str | None, out: str, parts: str | None, dtype: str, tmp_path: Path) -> None:
     """The model's dtype by default; what the format does not hold is named; nothing is overwritten."""
-    done = fastscribe("convert", model, tmp_path / out, "--to", to)
+    command = ("convert", model, tmp_path / out, *(("--to", to) if to else ()))
+    done = fastscribe(*command)
     assert done.returncode == 0 and f"as {dtype}" in done.stderr
     assert parts in done.stderr if parts else "does not hold" not in done.stderr
     assert read_checkpoint(tmp_path / out).dtypes == ("float32" if dtype == "fp32" else "bfloat16",)
-    assert [path.name for path in tmp_path.iterdir()] == [out]
-    again = fastscribe("convert", model, tmp_path / out, "--to", to)
+    assert [path.name for path in tmp_path.iterdir()] == [out] and (tmp_path / out).is_file() == (out == "out.nemo")
+    again = fastscribe(*command)
     assert again.returncode == 2 and "exists" in again.stderr
 
 
@@ -292,5 +295,5 @@ def test_damaged_weights_leave_nothing(to: str, tmp_path: Path, monkeypatch: pyt
     spoilt = replace(made, weights=LazyWeights({**sources, name: replace(sources[name], read=fail)}))
     monkeypatch.setattr(models, "_read_model", lambda path: spoilt)
     with pytest.raises(CheckpointError, match="holds NaN"):
-        models.convert("model", tmp_path / "out.nemo", "fp32", None, to)
+        models.convert("model", tmp_path / f"out.{to}", "fp32", None, to)
     assert list(tmp_path.iterdir()) == []

@@ -269,6 +269,11 @@ def test_groups(tmp_path: Path) -> None:
         ({**FAILED, "audio_filepath": "a.wav", "text": "a"}, ["--skip-failed"], "one of the runs failed on each"),
         ("", [], "no row with both reference and hypothesis in one of the runs"),
         (row("a", "a"), ["--group-by", "x"], "--group-by x: no row has this field"),
+        (
+            row("a", "a"),
+            ["--group-by", "x,y"],
+            "--group-by x,y: no row has this field; for several fields, repeat --group-by",
+        ),
     ],
     ids=str,
 )

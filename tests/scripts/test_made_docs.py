@@ -10,7 +10,7 @@ import pytest
 
 import fastscribe
 from scripts.command_tree import commands
-from scripts.made_docs import MAN_PAGE, _paragraph, man_page
+from scripts.made_docs import MAN_PAGE, _paragraph, _table, man_page
 from tests.test_project import PYPROJECT
 
 TEXT = MAN_PAGE.read_text(encoding="utf-8")
@@ -28,6 +28,12 @@ def test_the_page_is_of_this_program() -> None:
         assert {name for line in lines for name in re.findall(r"--[a-z][a-z-]*", line)} == options, command.name
         for _, meaning in records:
             assert _paragraph(meaning.partition(" [")[0]) in section, meaning
+
+
+def test_a_field_without_when_is_named() -> None:
+    definition = {"title": "Row", "properties": {"mood": {"type": "string", "description": "How it sounds."}}}
+    with pytest.raises(SystemExit, match="Row: mood is neither required nor says when it is present"):
+        list(_table(definition, {}))
 
 
 def test_roff_finds_no_requests_in_text() -> None:

@@ -39,7 +39,7 @@ def _cheap_validation() -> Iterator[None]:
 
     joint_config = model_recipe.JointConfig
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer, "plot_log", lambda rows, path: None)
+        patch.setattr(trainer, "plot_log", lambda *given: None)
         patch.setattr(model_recipe, "JointConfig", lambda hidden, activation, _: joint_config(hidden, activation, 2))
         yield
 

@@ -196,7 +196,7 @@ def test_a_run_with_a_new_vocabulary(cyrillic: Path, tmp_path: Path) -> None:
     hf_export.write(alone, hf_export.files_of(alone, "fp32"), tmp_path / "hf", torch.float32)
     assert read_checkpoint(tmp_path / "hf").tokenizer.pieces == best.tokenizer.pieces
     with pytest.raises(
-        UsageError, match=r"holds a run with another .* and vocabulary and starting weights; use another"
+        UsageError, match=r"holds a run that differs in .* and vocabulary and starting weights; use another"
     ):
         trainer_of(recipe_of(cyrillic, {"vocab_size": 60, "ctc": True}), tmp_path / "whole")
 

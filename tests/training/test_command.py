@@ -79,14 +79,17 @@ def test_folder_cleared_after_reading(recipe_file: Path, tmp_path: Path, capsys:
     assert said[-2].endswith("(standard error 0.00, 20 words): no better")
 
 
-def test_fine_tuning_the_packaged_model(few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its language model and language stay."""
+def test_fine_tuning_the_packaged_model(
+    few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its language model and language stay. Validation, which a line says, does not use the language model."""
     monkeypatch.setattr(Trainer, "run", lambda trainer, update: trainer.run_validation() or True)
     monkeypatch.setattr(Trainer, "_validate", lambda trainer, checkpoint: ValidationResult({}, {}, 0.5, {}))
     train(few, tmp_path / "run", "default", 1, "cpu", "fp32", False, False)
     tuned, packaged = read_checkpoint(tmp_path / "run" / "best"), read_checkpoint(PACKAGED)
     assert tuned.tokenizer.pieces == packaged.tokenizer.pieces and tuned.languages == ("en",)
     assert tuned.language_model is not None and tuned.config == packaged.config
+    assert " to validate with, greedily: without the language model\n" in capsys.readouterr().err
 
 
 def test_second_run_in_folder(recipe_file: Path, tmp_path: Path) -> None:

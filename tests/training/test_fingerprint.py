@@ -101,5 +101,6 @@ def test_changed_keys_are_named(checkpoint: Checkpoint) -> None:
     )
     model = [fingerprint(Recipe(DATA), known, "digest", EXAMPLES)["model"] for known in (checkpoint, other)]
     assert named_difference("model", *model) == f"model (encoder.num_layers was {layers}, is 9)"
-    assert named_difference("data", "a", "b") == "data"
+    assert named_difference("data", "a", "b") == "data (rows of data.train)"
+    assert named_difference("dtype", "a", "b") == "dtype"
     assert named_difference("recipe", "{'run': inf}", before) == "recipe"

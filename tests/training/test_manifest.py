@@ -77,8 +77,8 @@ def test_wrong_row(tmp_path, bad, problem) -> None:
 
 
 def test_all_wrong_rows_are_one_message(tmp_path) -> None:
-    bad = ["{", row(text=None), row(audio_filepath="gone.wav"), row(duration=None), "[1]", "{", "{"]
-    first = r"line 2: not JSON.*; line 3: no text.*; line 4: no such .*/gone\.wav.*; line 6: not a JSON object"
+    bad = ["{", row(text=["a"]), row(audio_filepath="gone.wav"), row(duration=None), "[1]", "{", "{"]
+    first = r"line 2: not JSON.*; line 3: text is .*; line 4: no such .*/gone\.wav.*; line 6: not a JSON object"
     with pytest.raises(UsageError, match=rf"train\.jsonl: {first}; 7 wrong rows in all$"):
         read(manifest(tmp_path, row(), *bad, row()))
 
@@ -99,13 +99,25 @@ def test_unreadable_manifest(tmp_path) -> None:
 
 
 def test_unusable_rows(tmp_path) -> None:
-    rows = [row(text=""), row(text=" \u200b"), row(duration=0.2), row(duration=31), row(duration=50), row()]
+    rows = [row(text=None), row(text=" \u200b"), row(duration=0.2), row(duration=31), row(duration=50), row()]
     corpus = read(manifest(tmp_path, *rows))
     assert len(corpus.examples) == 1
     assert [row.line for row in corpus.left_out] == [1, 2, 3, 4, 5]
     assert str(corpus) == (
         "1 examples, 0.00 h; left out: 2 without text (0.1 min), 1 shorter than 0.3 s (0.0 min), 2 longer than 30 s (1.4 min)"
     )
+
+
+def test_no_row_has_a_text(tmp_path) -> None:
+    """One file of a manifest without texts will do, all will not; the message has the fields that are there."""
+    bare = json.dumps({"audio_filepath": "a.wav", "duration": 2.0, "words": "one"})
+    first, _ = manifest(tmp_path, bare, bare, name="m_0.jsonl"), manifest(tmp_path, row(), name="m_1.jsonl")
+    assert len(read(str(tmp_path / "m_{0..1}.jsonl")).left_out) == 2
+    said = "line 1: no text: a field of this name has to have it; there are audio_filepath, duration, words$"
+    with pytest.raises(UsageError, match=f"^{first}: {said}"):
+        read(first)
+    noise = read_manifests([ManifestPart(first, non_speech=True)], LIMITS)
+    assert len(noise.examples) == 2 and not noise.left_out
 
 
 def test_limits_inclusive(tmp_path) -> None:
@@ -203,6 +215,9 @@ def test_folder(tmp_path: Path) -> None:
         ("a.flac", "three", 2.0),
     ]
     assert str(corpus).endswith("left out: 1 without text")
+    assert [list(row.to_json()) for row in corpus.left_out] == [
+        ["left_out", "manifest", "audio_filepath"]
+    ]  # not opened
 
 
 def test_folder_with_other_files(tmp_path: Path) -> None:

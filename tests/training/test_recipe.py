@@ -262,3 +262,16 @@ def test_every_key_has_its_row_in_the_guide() -> None:
     rows = re.findall(r"^\| `([a-z_.]+\.[a-z_.]+)` \| `?(.*?)`? \| .+ \|$", text, re.MULTILINE)
     expected = {name: default for name, default in _rows(Recipe, "").items() if name != "data"}
     assert dict(rows) == expected and len(rows) == len(expected)
+
+
+@pytest.mark.parametrize("name", _rows(Recipe, ""))
+def test_every_number_has_limits(name: str) -> None:
+    """Keys of other kinds refuse a number."""
+    *sections, key = name.split(".")
+    values: dict[str, Any] = {"data": {"train": {"path": "a"}}}
+    inner = values
+    for section in sections:
+        inner = inner.setdefault(section, {})
+    inner[key] = -1_000_000
+    with pytest.raises(UsageError, match=r"^folder/recipe\.yaml: "):
+        parse_recipe(values, WHERE)

@@ -64,7 +64,9 @@ def test_deciding_set() -> None:
     def rate_of(decides: str, scoring: Scoring = ENGLISH) -> float:
         sets = [ValidationSet(name, 2, decides in (name, "both")) for name in ("right", "wrong")]
         result = validate(checkpoint, examples, loader, "cpu", "fp32", None, scoring, sets)
-        assert list(result.to_json()["sets"]) == ["right", "wrong"]
+        logged = result.to_json()
+        assert list(logged["sets"]) == ["right", "wrong"]
+        assert logged[scoring.metric] == round(result.deciding, 5)
         return result.deciding
 
     assert rate_of("right") == 0 < rate_of("both") < rate_of("wrong")

@@ -309,6 +309,7 @@ WRONG_CUTS = {
 
 @pytest.mark.parametrize("kind", WRONG_CUTS)
 def test_wrong_cuts(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "0.flac").touch()
     row, problem = WRONG_CUTS[kind]
     with pytest.raises(UsageError, match=rf"cuts\.jsonl: line 1: .*{problem}"):
         read(write(tmp_path / "cuts.jsonl", [row]))

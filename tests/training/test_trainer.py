@@ -527,13 +527,13 @@ def test_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [
         {"step": 2, "loss": 2.0, "ctc": 3.0, "learning_rate": 1e-3},
         {"step": 3, "loss": 1.0, "learning_rate": 5e-4},
-        {"step": 3, "validation": rates, "best_step": 3},
+        {"step": 3, "validation": {**rates, "sets": {"news": rates, "noise": {"words_per_min": 1.0}}}, "best_step": 3},
     ]
     for number in (0, 1, 3):
         plot_log(rows[:number], tmp_path / "train.png")
         assert (tmp_path / "train.png").read_bytes().startswith(b"\x89PNG")
     losses, errors, learning_rates = figures[-1].axes
-    assert [line.get_label() for line in errors.lines][-1] == "best: step 3"
+    assert [line.get_label() for line in errors.lines][-2:] == ["news", "best: step 3"]
     assert losses.lines[0].get_ydata().tolist() == [2.0, 1.5]
     assert learning_rates.lines[0].get_ydata().tolist() == [1e-3, 5e-4]
     for axes in (losses, errors):

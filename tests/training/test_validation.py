@@ -202,6 +202,16 @@ def said(capsys: pytest.CaptureFixture[str]) -> Any:
     return lambda: [line.removeprefix("fastscribe: ") for line in capsys.readouterr().err.splitlines()]
 
 
+def test_best_that_is_worse_than_the_start_is_said(
+    manifest: Path, tmp_path: Path, validations: list[list[int]], said: Any
+) -> None:
+    validations += [START, WORSE]
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(f"data: {{train: {manifest}}}\nrun: {{keep_start: false}}\n")
+    train(recipe, tmp_path / "run", str(DEMO), 1, "cpu", "fp32", False, False)
+    assert said()[-1].endswith(": no better, and best is that step: run.keep_start: true would keep the start")
+
+
 @pytest.mark.parametrize("errors", [UNCLEAR, CLEAR, WORSE], ids=["unclear", "clear", "worse"])
 def test_what_is_said(
     manifest: Path, tmp_path: Path, validations: list[list[int]], said: Any, errors: list[int]
@@ -235,6 +245,17 @@ def test_what_is_said(
             "the best step of training has 18.75 %, 1.25 points below the 20.00 % of --init (standard error 2.27, 80 words): "
             "too few words to tell that from chance; about 1,100 would (data.validation)"
         )
+
+
+def test_each_line_with_the_deciding_rate_names_the_sets(
+    few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Any
+) -> None:
+    sets = {"news": {"wer": 0.5}, "noise": {"words_per_min": 3.0}}
+    result = ValidationResult({"wer": 0.5, "exact_wer": 0.5, "cer": 0.5}, sets, 0.5, counts_of(START))
+    monkeypatch.setattr(trainer_module, "validate", lambda *given: result)
+    train(few, tmp_path / "run", str(DEMO), 1, "cpu", "fp32", False, False)
+    named = [line for line in said() if "WER 50.00 %, news 50.00 %, noise 3.00 words/min" in line]
+    assert [line.partition(":")[0] for line in named] == ["before the first step", "epoch 1"]
 
 
 def test_recordings_of_their_own_can_show_little_too(

@@ -154,6 +154,10 @@ def joint_transducer_loss(
 
 def _check_inputs(joint: Joint, encoded_BTJ: torch.Tensor, predicted_BUJ: torch.Tensor) -> None:
     """Raise UsageError that names the first input that does not fit."""
+    output = getattr(joint, "output", None)
+    if not isinstance(output, nn.Linear) or output.bias is None or not hasattr(joint, "activation"):
+        problem = "a torch.nn.Linear with bias as its output, and an activation"
+        raise UsageError(f"the joint needs {problem}; its output is {output!r:.80}")
     width, device = joint.output.in_features, joint.output.weight.device
     for name, x, axis in (("encoded", encoded_BTJ, "frames"), ("predicted", predicted_BUJ, "labels + 1")):
         check_tensor(name, x)

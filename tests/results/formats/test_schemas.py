@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
-from fastscribe.cli.schema import SchemaName
+from fastscribe.cli.schema import SchemaName, schema_text
 from fastscribe.pipeline.stats import DeviceShare, RunStats
 from fastscribe.results.formats.writers import to_object
 from fastscribe.types import (
@@ -78,6 +78,24 @@ def test_every_field_of_the_schema_is_written() -> None:
     for name, field in items.items():
         assert plain[field][0].keys() == definition(name).keys(), name
     assert to_object(FAILED).keys() == definition("failure").keys()
+
+
+def test_every_field_says_when_it_is_present() -> None:
+    """It is required, or has `when`: the table in docs/fields.md has a column for that."""
+    lacking = []
+    for kind in get_args(SchemaName):
+        definitions = json.loads(schema_text(kind))["$defs"]
+        objects = [*definitions.values(), *(one for each in definitions.values() for one in properties(each).values())]
+        for each in objects:
+            for name, field in properties(each).items():
+                whole = definitions.get(field.get("$ref", "").removeprefix("#/$defs/"), {}) | field
+                if name not in each.get("required", ()) and "when" not in whole:
+                    lacking.append(f"{each['title']}: {name}")
+    assert not lacking, "give these a `when` in fastscribe/results/formats/schema/, or name them in `required`"
+
+
+def properties(definition: dict[str, Any]) -> dict[str, Any]:
+    return dict(definition.get("properties", {}))
 
 
 def test_the_command_prints_them() -> None:

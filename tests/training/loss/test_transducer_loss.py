@@ -380,6 +380,11 @@ def test_joint_unsupported() -> None:
         joint_transducer_loss(module, encoded[:3], predicted[:3], *said, blank_id=2, reduction="none")
     with pytest.raises(UsageError, match="logits_dtype"):
         joint_transducer_loss(module, encoded[:3], predicted[:3], *said, blank_id=2, logits_dtype=torch.float64)
+    linear = module.output
+    for output in (torch.nn.Sequential(torch.nn.Dropout(), linear), torch.nn.Linear(8, 5, bias=False), None):
+        for other in (SimpleNamespace(activation=torch.relu, output=output), SimpleNamespace(output=linear)):
+            with pytest.raises(UsageError, match=r"the joint needs a torch\.nn\.Linear with bias as its output"):
+                joint_transducer_loss(other, encoded[:3], predicted[:3], *said, blank_id=2)
     module.activation = torch.nn.functional.gelu
     with pytest.raises(
         UsageError, match=r"activation must be one of torch\.relu, torch\.tanh, torch.sigmoid, not .*gelu"
