@@ -21,7 +21,7 @@ import torch.nn.functional as F
 
 from fastscribe.cuda.device import small_to_device
 from fastscribe.decode.checked import NOT_FINITE, is_finite_sum
-from fastscribe.decode.decoder import DecoderMemory
+from fastscribe.decode.decoder import Decoder, DecoderMemory
 from fastscribe.decode.prompt import Prompt, hypothesis
 from fastscribe.families.canary.attention_decoder import AttentionDecoder, KeyValueCache
 from fastscribe.types import Frames, Hypothesis, Int32Array
@@ -245,8 +245,8 @@ def pack(state: AedState, frames: Frames, num_prompt: int) -> torch.Tensor:
     return torch.cat([part.int() for part in parts])
 
 
-class AedDecoder:
-    """The Decoder (decoder.py) that launches the steps one by one."""
+class AedDecoder(Decoder):
+    """The decoder that launches the steps one by one."""
 
     def __init__(self, model: AttentionDecoder, prompt: Prompt) -> None:
         self.model, self.prompt = model, prompt
@@ -286,9 +286,6 @@ class AedDecoder:
 
     def read(self, packed: Int32Array, frames: Frames) -> list[Hypothesis]:
         return read(self.model, self.prompt, packed, len(frames.lengths_B))
-
-    def close(self) -> None:
-        """Do nothing: `submit` keeps no memory."""
 
 
 def store_rows(whole: AedState, rows_R: torch.Tensor, state: AedState) -> None:
