@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from fastscribe.bench.work import Work
 from fastscribe.config import EncoderSettings
 from fastscribe.cuda.device import free_bytes
 from fastscribe.families.blocks.fp8 import quantise_fp8_
@@ -195,11 +194,6 @@ class Roofline:
     def row(self) -> dict[str, Any]:
         names = ("matrix_rtfx", "memory_rtfx", "ceiling_rtfx", "one_after_the_other_rtfx")
         return asdict(self) | {name: getattr(self, name) for name in names}
-
-
-def of(rates: tuple[float, float], work: Work, batch_audio_s: float) -> Roofline:
-    """`rates` are matrix_rate's and memory_rate's."""
-    return Roofline(*rates, work.gflop, work.mb_in_batches_of(batch_audio_s))
 
 
 def matrix_rate(encoder: EncoderSettings, device: torch.device, dtype: str, rows: int) -> float:

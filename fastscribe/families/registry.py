@@ -7,7 +7,7 @@ Hugging Face has its models. A folder has these modules:
 - config.py: its settings, a frozen dataclass that satisfies EncoderSettings (fastscribe/config.py) and whose annotations say
   which values they may have (checkpoint/validate.py); encoder_shapes(settings), the shape of each weight, for
   `fastscribe inspect`;
-- encoder.py: its network, which is built from its settings, maps Features to Frames, and has `num_frames` and `optimise_`;
+- encoder.py: its network, which is built from its settings, maps Features to Frames, and has `num_frames`;
 - fused_layers.py, if it has another form on a GPU: for_gpu_(encoder, adds_products), which gives an optimised encoder that
   form and returns a warning about unavailable optimisations, or None;
 - nemo.py, if NeMo has its encoder: encoder_config(section) reads the settings, and NEMO and nemo_layers(settings) are NeMo's

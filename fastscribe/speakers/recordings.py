@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -71,42 +71,34 @@ class ModelInputs(PlainInputs):
     needs_file = holds = True
 
     def hold(self, audio: AudioInfo) -> AudioInfo:
-        return read_whole(audio, self.sample_rate)
+        """Read a recording. Return one of its samples in memory, mono at the recogniser's rate. Raises AudioError."""
+        opposite: Spans = []
+        samples_S = read(audio, 0, audio.num_samples, sample_rate=self.sample_rate, opposite=opposite)
+        held = HeldSamples(samples_S[:, None], self.sample_rate, audio.id, audio)
+        return replace(
+            noted(audio, opposite),
+            sample_rate=self.sample_rate,
+            channels=1,
+            num_samples=len(samples_S),
+            start=0,
+            file=held,
+            is_int16=held.is_int16,
+            track=None,
+            channel=None,
+            layout=(),
+        )
 
-    def utterances(self, audio: AudioInfo) -> Iterable[Utterance]:
-        return speaker_spans(audio, self.config)
-
-
-def read_whole(audio: AudioInfo, sample_rate: int) -> AudioInfo:
-    """Read a recording. Return one of its samples in memory, mono at `sample_rate`. Raises AudioError."""
-    opposite: Spans = []
-    samples_S = read(audio, 0, audio.num_samples, sample_rate=sample_rate, opposite=opposite)
-    held = HeldSamples(samples_S[:, None], sample_rate, audio.id, audio)
-    return replace(
-        noted(audio, opposite),
-        sample_rate=sample_rate,
-        channels=1,
-        num_samples=len(samples_S),
-        start=0,
-        file=held,
-        is_int16=held.is_int16,
-        track=None,
-        channel=None,
-        layout=(),
-    )
-
-
-def speaker_spans(audio: AudioInfo, config: SpeakerModelConfig) -> Iterator[Utterance]:
-    """Yield what a speaker model sees of a recording: all, or overlapping windows as long as what it learnt from."""
-    if config.cache is not None:
-        yield Utterance(audio, 0, audio.num_samples, TURNS)
-        return
-    frame_samples = round(config.frame_s * audio.sample_rate)
-    num_frames = math.ceil(audio.num_samples / frame_samples)
-    for begin, end in windows(num_frames, round(config.trained_s / config.frame_s)):
-        start = begin * frame_samples
-        num_samples = min(end * frame_samples, audio.num_samples) - start
-        yield Utterance(audio, start, num_samples, TURNS)
+    def utterances(self, audio: AudioInfo) -> Iterator[Utterance]:
+        """Yield what the speaker model sees of a recording: all, or overlapping windows as long as what it learnt from."""
+        if self.config.cache is not None:
+            yield Utterance(audio, 0, audio.num_samples, TURNS)
+            return
+        frame_samples = round(self.config.frame_s * audio.sample_rate)
+        num_frames = math.ceil(audio.num_samples / frame_samples)
+        for begin, end in windows(num_frames, round(self.config.trained_s / self.config.frame_s)):
+            start = begin * frame_samples
+            num_samples = min(end * frame_samples, audio.num_samples) - start
+            yield Utterance(audio, start, num_samples, TURNS)
 
 
 # Largest energy of what differs in two channels that are the same, as a share of the louder one's: -40 dB. Encoders may

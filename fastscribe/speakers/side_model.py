@@ -100,10 +100,6 @@ class VoicePrinter(SideModel[VoiceCheckpoint, VoiceModel]):
 
     runs_in_parts = False
 
-    @property
-    def config(self) -> VoiceModelConfig:
-        return self.model.config
-
     @torch.inference_mode()
     def encode(self, features: Features) -> Frames:
         """Return the vectors, as one frame of each row [B, 1, E]."""

@@ -17,7 +17,7 @@ from fastscribe.speakers.assembly import Dialogues, ModelTranscripts, RttmTransc
 from fastscribe.speakers.config import TURNS, VOICES, SpeakerModelConfig, VoiceModelConfig
 from fastscribe.speakers.recordings import ChannelInputs, ModelInputs, RttmInputs
 from fastscribe.speakers.turns import RttmTurns
-from fastscribe.speakers.voice_prints import LostPrints, VoicePrints
+from fastscribe.speakers.voice_prints import VoicePrints
 from fastscribe.types import Utterance
 
 _MAX_HELD_BYTES, _BYTES_PER_SAMPLE = 2 << 30, 4  # of recordings that a speaker model sees, which are held as a whole
@@ -103,12 +103,12 @@ class SpeakerStage:
                 needs_whole_recordings=True,
             )
         if (voice_model := facts.others.get(VOICES)) is not None:
-            lost = LostPrints()
+            prints = VoicePrints(voice_model, options.batch_size)
             run = replace(
                 run,
                 plans={**run.plans, VOICES: partial(plan_voices, voice_model, rate)},
-                follow_up=VoicePrints(voice_model, options.batch_size, lost),
-                reports=(*run.reports, lost.lines),
+                follow_up=prints,
+                reports=(*run.reports, prints.lines),
                 needs_whole_recordings=True,
             )
         return run

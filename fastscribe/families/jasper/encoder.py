@@ -104,13 +104,6 @@ class JasperEncoder(Container):
         """Return the number of output frames."""
         return -(-(mel_frames + (not self.config.masked)) // self.config.subsampling_factor)
 
-    @torch.no_grad()
-    def optimise_(self) -> None:
-        """Convert to the inference form. Call in eval mode, before casting."""
-        for conv in self.modules():
-            if isinstance(conv, ConvNorm):
-                conv.optimise_()
-
 
 @dataclass(frozen=True)
 class _RowLengths:
