@@ -16,7 +16,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from fastscribe.segmentation.loudness import (
     runs,
 )
 from fastscribe.segmentation.segment import LEAD_S
-from fastscribe.segmentation.spans import Span, stretches, word_seconds
+from fastscribe.segmentation.spans import MIN_SPAN_S, Span, stretches, word_seconds
 from fastscribe.segmentation.speech_likeness import PIECE_S, sounds_like_speech
 from fastscribe.segmentation.vad import SPEECH, speech_probability
 from fastscribe.types import AudioInfo, BoolArray, Float64Array, Gap, Transcript, Word
@@ -52,17 +52,32 @@ def with_gaps(
     try:
         surroundings = Surroundings(transcript, [*wordless, *few_words], options)
         found = find_clear_speech(transcript, wordless, surroundings)
-        found += find_sparse_speech(transcript, few_words, surroundings)
+        parts = find_sparse_speech(transcript, few_words, surroundings)
+        found += [Gap(one.start_s, one.end_s) for one in parts if one.is_sparse(transcript.words)]
     except AudioError:  # the file has changed or gone, but its words are still right
         found = [Gap(*span) for span in wordless]
     return replace(transcript, gaps=merge(found))
 
 
-def find_sparse_speech(transcript: Transcript, spans: Sequence[Span], surroundings: Surroundings) -> list[Gap]:
+class SparseSpeech(NamedTuple):
+    """A part of a recording with `speech_s` of clear speech, of which each word accounts for up to `word_s`."""
+
+    start_s: float
+    end_s: float
+    speech_s: float
+    word_s: float
+
+    def is_sparse(self, words: Sequence[Word]) -> bool:
+        """Return False if the words account for the speech."""
+        inside = sum(self.start_s <= (word.start_s + word.end_s) / 2 <= self.end_s for word in words)
+        return self.speech_s - inside * self.word_s >= MIN_SPAN_S
+
+
+def find_sparse_speech(transcript: Transcript, spans: Sequence[Span], surroundings: Surroundings) -> list[SparseSpeech]:
     """Read the audio of the spans; return their sparse speech in order. Raises AudioError like read()."""
     word_s, words = word_seconds(transcript.words), transcript.words
     starts_s = [word.start_s for word in words]
-    found: list[Gap] = []
+    found: list[SparseSpeech] = []
     for start_s, end_s in spans:
         here = words[bisect_right(starts_s, start_s) : bisect_left(starts_s, end_s)]
         inside = [word for word in here if word.end_s < end_s]
@@ -70,7 +85,7 @@ def find_sparse_speech(transcript: Transcript, spans: Sequence[Span], surroundin
     return found
 
 
-def _in_span(words: Sequence[Word], span: Span, word_s: float, surroundings: Surroundings) -> Iterator[Gap]:
+def _in_span(words: Sequence[Word], span: Span, word_s: float, surroundings: Surroundings) -> Iterator[SparseSpeech]:
     start_s, end_s = span
     heard = listen(start_s, end_s, surroundings)
     begins, ends = [start_s, *(word.end_s for word in words)], [*(word.start_s for word in words), end_s]
@@ -83,7 +98,12 @@ def _in_span(words: Sequence[Word], span: Span, word_s: float, surroundings: Sur
             inside = np.flatnonzero(
                 (begins[first] - start_s <= frames_s[:-1]) & (frames_s[1:] <= ends[last] - start_s) & heard.speech
             )
-            yield Gap(start_s + float(frames_s[inside[0]]), start_s + float(frames_s[inside[-1] + 1]))
+            yield SparseSpeech(
+                start_s + float(frames_s[inside[0]]),
+                start_s + float(frames_s[inside[-1] + 1]),
+                ends_s[last] - begins_s[first],
+                word_s,
+            )
 
 
 MIN_SPEECH_S = 1.0

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastscribe import Options, Transcriber, Transcript
-from fastscribe.segmentation.gap_search import Surroundings, find_sparse_speech, merge
-from fastscribe.segmentation.spans import MIN_SPAN_S, find_sparse_spans, find_untranscribed_spans, stretches
-from fastscribe.types import Gap, Hypothesis, Utterance
+from fastscribe.segmentation.gap_search import SparseSpeech, Surroundings, find_sparse_speech, merge
+from fastscribe.segmentation.spans import MIN_SPAN_S, SLOWEST, find_sparse_spans, find_untranscribed_spans, stretches
+from fastscribe.types import Gap, Hypothesis, Utterance, Word
 from tests.conftest import MODELS
 from tests.segmentation.test_gaps import CLIPS, RATE, noise, recording, silence, with_words
 
@@ -52,9 +52,10 @@ def test_sparse_words(tmp_path: Path) -> None:
     assert find_untranscribed_spans(transcript) == []
     [span] = find_sparse_spans(transcript)
     [found] = find_sparse_speech(transcript, [span], Surroundings(transcript, [span], Options()))
-    assert 5.8 <= found.start_s < 7 and 12 < found.end_s <= 14
+    assert 5.8 <= found.start_s < 7 and 12 < found.end_s <= 14 and found.word_s == pytest.approx(SLOWEST * PACE_S)
+    assert found.is_sparse(transcript.words)
     dense = with_words(audio, *words_at(*np.arange(0, end_s, PACE_S)))
-    assert find_sparse_spans(dense) == []
+    assert not found.is_sparse(dense.words) and find_sparse_spans(dense) == []
 
 
 @pytest.mark.parametrize("between", [silence(8), noise(8, 1e-3)], ids=["silence", "noise"])
@@ -79,6 +80,9 @@ def test_no_pace(tmp_path: Path) -> None:
 
 def test_gaps_merge() -> None:
     assert merge([Gap(5, 6), Gap(0, 3), Gap(2, 2.5), Gap(6, 7)]) == (Gap(0, 3), Gap(5, 7))
+    found = SparseSpeech(10.0, 14.0, 4.0, 1.2)
+    words = [Word("w", time_s, time_s + 0.2, 1.0) for time_s in (9.0, 11.0, 13.0, 14.5)]
+    assert not found.is_sparse(words) and found.is_sparse(words[:2])
 
 
 def test_a_run_lists_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
