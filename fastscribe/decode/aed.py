@@ -285,7 +285,10 @@ class AedDecoder(Decoder):
         return rows_R[kept_R], state.rows(kept_R)
 
     def read(self, packed: Int32Array, frames: Frames) -> list[Hypothesis]:
-        return read(self.model, self.prompt, packed, len(frames.lengths_B))
+        batch = len(frames.lengths_B)
+        written_BN, bits_BN = packed[batch:].reshape(2, batch, -1)
+        columns = (written_BN.tolist(), bits_BN.view(np.float32).tolist(), packed[:batch].tolist())
+        return [finish(self.model, self.prompt, *row) for row in zip(*columns, strict=True)]
 
 
 def store_rows(whole: AedState, rows_R: torch.Tensor, state: AedState) -> None:
@@ -293,10 +296,3 @@ def store_rows(whole: AedState, rows_R: torch.Tensor, state: AedState) -> None:
     if state.written_BN is not whole.written_BN:
         whole.written_BN[rows_R] = state.written_BN[: len(rows_R)]
         whole.logprobs_BN[rows_R] = state.logprobs_BN[: len(rows_R)]
-
-
-def read(model: AttentionDecoder, prompt: Prompt, packed: Int32Array, batch: int) -> list[Hypothesis]:
-    """Unpack a host copy of the result of `pack`: one Hypothesis per row."""
-    written_BN, bits_BN = packed[batch:].reshape(2, batch, -1)
-    columns = (written_BN.tolist(), bits_BN.view(np.float32).tolist(), packed[:batch].tolist())
-    return [finish(model, prompt, *row) for row in zip(*columns, strict=True)]

@@ -71,7 +71,7 @@ class Network:
         """
         weight = transducer.predictor.embedding.weight
         device = weight.device
-        window = window or default_window(transducer.blank_id + 1)
+        window = window or (8 if transducer.blank_id < 4096 else 4)
         offsets_W = torch.arange(window, device=device)
         durations_X = torch.tensor(transducer.durations or (0,), device=device)
         return cls(
@@ -99,10 +99,6 @@ class Network:
     @property
     def num_picks(self) -> int:
         return 2 if self.durations else 1
-
-
-def default_window(num_tokens: int) -> int:
-    return 8 if num_tokens <= 4096 else 4
 
 
 @dataclass(frozen=True)

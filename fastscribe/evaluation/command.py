@@ -165,8 +165,11 @@ def _score(pairs: list[Pair], references: References | None, counts: Mapping[str
         found = {**counts, "references_without_result": unused, **rates, "versions": _versions(asked.normalizer)}
         _print_parts([json.dumps(found, ensure_ascii=False)])
     else:
-        preamble = [] if asked.quiet else [_preamble(asked.normalizer, evaluation, asked.skip_failed)]
-        _print_parts([*preamble, report.to_table(evaluation, asked.group_by).rstrip("\n")])
+        if not asked.quiet:
+            are_left_out = "left out" if asked.skip_failed else "counted as deleted words"
+            failed = f"; failed rows: {evaluation.total.failed:,}, {are_left_out}" if evaluation.total.failed else ""
+            _print_parts([f"normalizer {asked.normalizer}{failed}\n"])
+        _print_parts([report.to_table(evaluation, asked.group_by).rstrip("\n")])
         _show(report.worst_blocks(evaluation))
     return not unused
 
@@ -256,13 +259,6 @@ def _check_groups(group_by: tuple[str, ...], groups: Sequence[Mapping[str | None
     for field, found in zip(group_by, groups, strict=True):
         if found.keys() == {None}:
             raise UsageError(f"--group-by {field}: no row has this field")
-
-
-def _preamble(normalizer: str, evaluation: Evaluation, skip_failed: bool) -> str:
-    failed = f"; failed rows: {evaluation.total.failed:,}, " + (
-        "left out" if skip_failed else "counted as deleted words"
-    )
-    return f"normalizer {normalizer}" + (failed if evaluation.total.failed else "") + "\n"
 
 
 def _show(blocks: Iterable[Block]) -> None:

@@ -82,21 +82,15 @@ def recording_of(fields: Mapping[str, Any], file: str) -> Recording:
         one if one is None or type(one) is int else json.dumps(one)
         for one in (fields.get("audio_track"), fields.get("audio_channel"))
     )
+    id = fields.get("id")
     return Recording(
         file if is_url(file) or not file else os.path.abspath(file),
         _unusable_row(fields) or _milliseconds(fields.get("offset")) or 0,
         track or 0,
         channel,
         _milliseconds(fields.get("duration")) or None,
-        _id(fields.get("id")),
+        "" if id is None else id if isinstance(id, str) else json.dumps(id),  # as lists that are no JSON have it
     )
-
-
-def _id(value: object) -> str:
-    """Return an id as text, as lists that are no JSON have it."""
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _unusable_row(fields: Mapping[str, Any]) -> str:

@@ -21,7 +21,7 @@ from fastscribe.families.blocks.ctc import CtcHead
 from fastscribe.families.blocks.forms import Container, FusedOnCpu, Optimised, PackedOnCpu
 from fastscribe.families.blocks.packed import pack_linears_
 from fastscribe.families.blocks.transducer import Transducer
-from fastscribe.families.registry import encoder_class
+from fastscribe.families.registry import class_of
 
 if TYPE_CHECKING:
     from fastscribe.families.canary.attention_decoder import AttentionDecoder
@@ -35,7 +35,7 @@ class Model(Container):
         super().__init__()
         assert not config.language_heads, "indic.of_language() makes a model of one language"
         self.config = config
-        self.encoder: Any = encoder_class(config.encoder.family)(config.encoder)
+        self.encoder: Any = class_of(config.encoder.family, "encoder")(config.encoder)
         width, factor = config.encoder.d_model, config.encoder.subsampling_factor
         self.transducer: Transducer | None = None
         if config.joint is not None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -69,17 +69,8 @@ def module_of(family: str, name: str) -> Any:
     return import_module(f"fastscribe.families.{family}.{name}")
 
 
-def config_class(kind: str) -> type[Any]:
-    """Return the class of the settings of one of ENCODER_KINDS."""
-    return _class_of(kind, "config")
-
-
-def encoder_class(kind: str) -> type[Any]:
-    """Return the class of the encoder of one of ENCODER_KINDS."""
-    return _class_of(kind, "encoder")
-
-
-def _class_of(kind: str, module: str) -> type[Any]:
+def class_of(kind: str, module: Literal["config", "encoder"]) -> type[Any]:
+    """Return the class of the settings, or of the encoder, of one of ENCODER_KINDS."""
     name = next(getattr(family, module) for family in FAMILIES if family.name == kind)
     found: type[Any] = getattr(module_of(kind, module), name)
     return found

@@ -37,13 +37,13 @@ class Fp8Linear(nn.Module):
         self.register_buffer("bias_N", None if linear.bias is None else linear.bias.detach(), persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x_RK, weights = x.flatten(0, -2), (self.weight_NK, self.scale_1N, self.bias_N)
+        x_RK = x.flatten(0, -2)
         if x.is_cuda:
             from fastscribe.cuda.fp8_triton import quantise_rows as quantise_rows_in_triton
 
-            y_RN = _scaled_product(*quantise_rows_in_triton(x_RK), *weights)
+            y_RN = _scaled_product(*quantise_rows_in_triton(x_RK), self.weight_NK, self.scale_1N, self.bias_N)
         else:
-            y_RN = scaled_product(*quantise_rows(x_RK), *weights)
+            y_RN = scaled_product(*quantise_rows(x_RK), self.weight_NK, self.scale_1N, self.bias_N)
         return torch.unflatten(y_RN.to(x.dtype), 0, x.shape[:-1])
 
 
