@@ -36,22 +36,16 @@ _MEASURED_S = 0.2  # a matrix
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds; `first_ms` is the first call's, with what is compiled, planned or captured then."""
+    """Milliseconds, of which `ms` is the median; `first_ms` is the first call's, with what is compiled or captured then."""
 
-    median_ms: float
+    ms: float
     min_ms: float
     max_ms: float
     first_ms: float
     runs: int
 
     def row(self) -> dict[str, float]:
-        return {
-            "ms": self.median_ms,
-            "min_ms": self.min_ms,
-            "max_ms": self.max_ms,
-            "first_ms": self.first_ms,
-            "runs": self.runs,
-        }
+        return asdict(self)
 
 
 def time_call(
@@ -209,7 +203,7 @@ def matrix_rate(encoder: EncoderSettings, device: torch.device, dtype: str, rows
         for name, matrix in layer.named_children():
             call = _product(matrix, torch.randn(rows, inputs[name], device=device).to(torch_dtype(dtype)))
             times = 2 if name in ("linear1", "linear2") else 1
-            total_ms += times * time_call(call, device, seconds=_MEASURED_S).median_ms
+            total_ms += times * time_call(call, device, seconds=_MEASURED_S).ms
             flop += times * 2.0 * rows * inputs[name] * outputs[name]
     return 1e-9 * flop / total_ms
 

@@ -166,13 +166,14 @@ class Score:
     _en: int = field(default=0, compare=False, repr=False)
     _nn: int = field(default=0, compare=False, repr=False)
 
-    def add(self, words: Edits, characters: Edits, failed: bool) -> None:
+    def add(self, scored: Scored) -> None:
+        words = scored.words
         self.utterances += 1
-        self.failed += failed
+        self.failed += scored.pair.hypothesis is None
         self.with_errors += words.errors > 0
         self.without_reference_words += words.units == 0
         self.words += words
-        self.characters += characters
+        self.characters += scored.characters
         self._ee += words.errors**2
         self._en += words.errors * words.units
         self._nn += words.units**2
@@ -248,7 +249,7 @@ def evaluate(
     for number, scored in enumerate(score_pairs(pairs if count_failed else _without_failed(pairs, result))):
         words, is_failed = scored.words, scored.pair.hypothesis is None
         for score in _scores_of(scored.pair, result):
-            score.add(words, scored.characters, is_failed)
+            score.add(scored)
         rank = (words.errors, words.errors / words.units if words.units else math.inf, -number)
         if words.errors and not is_failed and len(worst) < num_worst:
             heapq.heappush(worst, (rank, scored.aligned()))

@@ -18,8 +18,9 @@ from fastscribe._system.processors import has_native_bf16
 from fastscribe.checkpoint.lazy_weights import COUNTER_SUFFIX, check_shapes
 from fastscribe.config import ModelConfig
 from fastscribe.families.blocks.ctc import CtcHead
-from fastscribe.families.blocks.forms import Container, FusedOnCpu, Optimised, PackedOnCpu
+from fastscribe.families.blocks.forms import Container, FusedOnCpu, Optimised
 from fastscribe.families.blocks.packed import pack_linears_
+from fastscribe.families.blocks.time_conv import pack_time_convs_
 from fastscribe.families.blocks.transducer import Transducer
 from fastscribe.families.registry import class_of
 
@@ -238,6 +239,4 @@ def to_cpu_form_(part: nn.Module, dtype: str, *, quantises: bool) -> None:
             module.fuse_for_cpu_(rest)
     part.to(rest)
     pack_linears_(part, rest)
-    for module in list(part.modules()):
-        if isinstance(module, PackedOnCpu):
-            module.pack_for_cpu_(rest)
+    pack_time_convs_(part, rest)
