@@ -106,7 +106,7 @@ class VoiceModel(nn.Module):
         encoder = config.encoder
         self.encoder = JasperEncoder(encoder) if isinstance(encoder, JasperConfig) else EcapaEncoder(encoder)
         self.attention = AttentionWeights(encoder.d_model, config.attention_channels) if self._has_attention else None
-        sizes = (config.pooled_size, *config.sizes)
+        sizes = (encoder.d_model * (1 if config.pooling == "tap" else 2), *config.sizes)
         self.layers = nn.ModuleList(self._layer(*pair) for pair in pairwise(sizes))
 
     @property
