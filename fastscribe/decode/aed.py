@@ -163,7 +163,10 @@ def load_batch_(
     batch, num_prompt = len(frames.lengths_B), len(prompt.ids)
     model.load_frames_(state.cache, frames)
     state.limit_B.zero_()
-    state.limit_B[:batch] = _row_limits(model, prompt, _nemo_lengths(model, frames))
+    lengths_B = frames.lengths_B
+    if frames.mel_lengths_B is not None:  # by which NeMo computes limits: its features have one frame more
+        lengths_B = frames.mel_lengths_B // model.subsampling_factor + 1
+    state.limit_B[:batch] = _row_limits(model, prompt, lengths_B)
     state.limit_B[:batch] *= frames.lengths_B > 0  # empty rows get no tokens
     torch.le(state.limit_B, num_prompt, out=state.is_done_B)
     state.written_BN.fill_(prompt.end_id)
@@ -174,13 +177,6 @@ def load_batch_(
         state.boost_BK[:batch] = frames.boost.starts()
         state.boost_BK[batch:] = 0
     _write_(state, model(state.prompt_BP, positions_P, state.cache, num_prompt), prompt, end_ids, boost)
-
-
-def _nemo_lengths(model: AttentionDecoder, frames: Frames) -> torch.Tensor:
-    """Return the lengths by which NeMo computes limits: its features have one frame more."""
-    if frames.mel_lengths_B is None:
-        return frames.lengths_B
-    return frames.mel_lengths_B // model.subsampling_factor + 1
 
 
 @torch.inference_mode()

@@ -33,6 +33,11 @@ FILLER_LANGUAGES = tuple(_PATTERNS)
 _CLOSERS = frozenset(CLOSERS)
 
 
+def is_filler(text: str, language: str) -> bool:
+    """Return True if a word without marks is a filler of a language of FILLER_LANGUAGES."""
+    return _PATTERNS[language].fullmatch(text.casefold()) is not None
+
+
 def without_fillers(words: Sequence[Word], language: str) -> tuple[list[Word], list[Word]]:
     """Split the words of a segment into those that stay and the fillers. Marks and capitals of the rest are repaired.
 
@@ -50,7 +55,7 @@ def without_fillers(words: Sequence[Word], language: str) -> tuple[list[Word], l
     for word in words:
         parts = parts_of(word.text)
         is_abbreviation = has_small_letters and len(parts.core) > 1 and parts.core.isupper()  # "the ER"
-        if is_abbreviation or not _PATTERNS[language].fullmatch(parts.core.casefold()):
+        if is_abbreviation or not is_filler(parts.core, language):
             kept.append(_begun(word, parts, opening, takes_capital))
             opening, takes_capital, is_start = "", False, ends_sentence(word.text)
             continue
