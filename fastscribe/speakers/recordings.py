@@ -119,7 +119,7 @@ class ByModel(PlainInputs, PlainTranscripts):
             yield Utterance(audio, start, num_samples, TURNS)
 
     def understand(self, parts: Sequence[DecodedUtterance]) -> tuple[Turn, ...]:
-        """Return the turns that the model found in a recording's windows. Nobody speaks in digital silence."""
+        """Return the turns that the model found in a recording's windows. Digital silence has no turns."""
         config, found = self.config, []
         frame_samples = round(config.frame_s * config.features.sample_rate)
         for utterance, hypothesis in sorted(parts, key=lambda part: part[0].start):
