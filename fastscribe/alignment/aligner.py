@@ -23,6 +23,7 @@ from fastscribe.alignment.texts import Texts
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.config import Options, check_load
 from fastscribe.decode.ctc import CtcDecoder
+from fastscribe.decode.decoder import Decoder
 from fastscribe.errors import CheckpointError, OptionError, UsageError
 from fastscribe.families.blocks.ctc import CtcHead, split_for_logits
 from fastscribe.pipeline import interfaces
@@ -194,8 +195,8 @@ class Aligner(Transcriber):
         return budget
 
 
-class EmissionDecoder:
-    """A greedy CTC Decoder (decoder.py) whose hypotheses have `emissions_TV`, the log-probabilities of every frame.
+class EmissionDecoder(Decoder):
+    """A greedy CTC decoder whose hypotheses have `emissions_TV`, the log-probabilities of every frame.
 
     They take 4 bytes a frame and label on their way to the host, so batches are limited (_MAX_BATCH_BYTES).
     """
@@ -225,6 +226,3 @@ class EmissionDecoder:
                 self._greedy.read(packed[:size], frames), logprobs_BTV, packed[:batch].tolist(), strict=True
             )
         ]
-
-    def close(self) -> None:
-        """Do nothing: `submit` keeps no memory."""

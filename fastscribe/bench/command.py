@@ -115,7 +115,7 @@ def bench(
         tuple(dict.fromkeys(dtype or ["auto"])),
         throughput.budgets(batch_frames, quick),
         clips,
-        passes or throughput.default_passes(quick),
+        passes or (throughput.QUICK_PASSES if quick else throughput.PASSES),
         quick,
         price_per_hour,
     )

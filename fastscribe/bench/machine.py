@@ -79,14 +79,13 @@ def gpu_facts(device: torch.device) -> dict[str, Any]:
     }
 
 
-def _nvidia_id(device: torch.device) -> str:
-    """What nvidia-smi knows a GPU by: its numbers are others where CUDA_VISIBLE_DEVICES hides some."""
-    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
-
-
 def _query(device: torch.device, names: Sequence[str], form: str) -> list[str]:
-    """The command that asks for one GPU: without its name nvidia-smi answers for all, those that are hidden from us too."""
-    return ["nvidia-smi", f"--id={_nvidia_id(device)}", f"--query-gpu={','.join(names)}", f"--format={form}"]
+    """The command that asks for one GPU: without its name nvidia-smi answers for all, those that are hidden from us too.
+
+    Its numbers are others where CUDA_VISIBLE_DEVICES hides some.
+    """
+    uuid = torch.cuda.get_device_properties(device).uuid
+    return ["nvidia-smi", f"--id=GPU-{uuid}", f"--query-gpu={','.join(names)}", f"--format={form}"]
 
 
 def _nvidia_smi(device: torch.device) -> dict[str, str] | str:

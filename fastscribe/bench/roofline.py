@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from fastscribe.bench.work import Work
 from fastscribe.config import EncoderSettings
 from fastscribe.cuda.device import free_bytes
 from fastscribe.families.blocks.fp8 import quantise_fp8_
@@ -37,22 +36,16 @@ _MEASURED_S = 0.2  # a matrix
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds; `first_ms` is the first call's, with what is compiled, planned or captured then."""
+    """Milliseconds, of which `ms` is the median; `first_ms` is the first call's, with what is compiled or captured then."""
 
-    median_ms: float
+    ms: float
     min_ms: float
     max_ms: float
     first_ms: float
     runs: int
 
     def row(self) -> dict[str, float]:
-        return {
-            "ms": self.median_ms,
-            "min_ms": self.min_ms,
-            "max_ms": self.max_ms,
-            "first_ms": self.first_ms,
-            "runs": self.runs,
-        }
+        return asdict(self)
 
 
 def time_call(
@@ -197,11 +190,6 @@ class Roofline:
         return asdict(self) | {name: getattr(self, name) for name in names}
 
 
-def of(rates: tuple[float, float], work: Work, batch_audio_s: float) -> Roofline:
-    """`rates` are matrix_rate's and memory_rate's."""
-    return Roofline(*rates, work.gflop, work.mb_in_batches_of(batch_audio_s))
-
-
 def matrix_rate(encoder: EncoderSettings, device: torch.device, dtype: str, rows: int) -> float:
     """TFLOP/s over a layer's matrices, each by the share of the work that it has; feed-forward ones are there twice."""
     with torch.inference_mode():
@@ -215,7 +203,7 @@ def matrix_rate(encoder: EncoderSettings, device: torch.device, dtype: str, rows
         for name, matrix in layer.named_children():
             call = _product(matrix, torch.randn(rows, inputs[name], device=device).to(torch_dtype(dtype)))
             times = 2 if name in ("linear1", "linear2") else 1
-            total_ms += times * time_call(call, device, seconds=_MEASURED_S).median_ms
+            total_ms += times * time_call(call, device, seconds=_MEASURED_S).ms
             flop += times * 2.0 * rows * inputs[name] * outputs[name]
     return 1e-9 * flop / total_ms
 

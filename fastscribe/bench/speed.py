@@ -171,7 +171,7 @@ def find_roofline(
     rate = roofline.matrix_rate(config.encoder, recognizer.device, recognizer.dtype, rows)
     activation_bytes = torch_dtype(recognizer.dtype).itemsize
     found = work.per_audio_s(config, lengths_s, recognizer.dtype, activation_bytes, recognizer.beam)
-    return roofline.of((rate, memory_gb_per_s), found, math.fsum(lengths_s) / len(frames))
+    return Roofline(rate, memory_gb_per_s, found.gflop, found.mb_in_batches_of(math.fsum(lengths_s) / len(frames)))
 
 
 @dataclass
@@ -207,12 +207,8 @@ class Measurement:
 
     def ceiling(self, batch_frames: int | Literal["auto"], memory_gb_per_s: float) -> Roofline:
         """What the machine could reach within this budget."""
-        return find_roofline(
-            self.transcriber,
-            self.lengths_s,
-            self.auto if batch_frames == "auto" else Budget(batch_frames),
-            memory_gb_per_s,
-        )
+        budget = self.auto if batch_frames == "auto" else Budget(batch_frames)
+        return find_roofline(self.transcriber, self.lengths_s, budget, memory_gb_per_s)
 
     def batches(self, frames: int | Literal["auto"]) -> tuple[list[Batch], list[Failure]]:
         """Within this budget, which is also the one of later runs."""

@@ -18,7 +18,7 @@ from fastscribe.errors import UsageError
 from fastscribe.pipeline.prices import price_of
 from fastscribe.transcriber import Transcriber
 
-_PASSES, _QUICK_PASSES = 5, 3
+PASSES, QUICK_PASSES = 5, 3
 _SECONDS, _QUICK_SECONDS = 90.0, 10.0  # of passes, when it is left to us how much audio there is
 _SMALLER = 4  # the budget beside "auto" is that by so much
 _WARM_UPS = 2  # one from memory, one from files
@@ -47,10 +47,6 @@ class Settings:
     def all_passes(self) -> int:
         """Over the audio, warm-ups included."""
         return len(self.dtypes) * len(self.budgets or ("auto", _SMALLER)) * (2 * self.passes + _WARM_UPS)
-
-
-def default_passes(quick: bool) -> int:
-    return _QUICK_PASSES if quick else _PASSES
 
 
 def budgets(text: str | None, quick: bool) -> tuple[Frames, ...] | None:

@@ -27,7 +27,7 @@ from fastscribe.checkpoint.value import (
 from fastscribe.checkpoint.weights import load_safetensors
 from fastscribe.config import ATTENTION_KINDS, AttentionConfigs, EncoderSettings, ModelConfig
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
-from fastscribe.families.registry import ENCODER_KINDS, config_class
+from fastscribe.families.registry import ENCODER_KINDS, class_of
 from fastscribe.languages import language_tag
 
 FORMAT_VERSION = 1
@@ -154,7 +154,7 @@ def _value(kind: Any, data: Any, where: str) -> Any:
         return None
     if kind is EncoderSettings:
         name = _kind(ENCODER_KINDS, _FIRST_KIND, data, where)
-        return _from_mapping(config_class(name), data, where)
+        return _from_mapping(class_of(name, "config"), data, where)
     if kind == AttentionConfigs | None:
         return _from_mapping(ATTENTION_KINDS[_kind(tuple(ATTENTION_KINDS), "local", data, where)], data, where)
     if isinstance(kind, UnionType):  # with None

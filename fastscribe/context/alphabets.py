@@ -118,7 +118,10 @@ def _alphabets() -> dict[str, Alphabet]:
     for table, shared in ((_LATIN, "abcdefghijklmnopqrstuvwxyz"), (_CYRILLIC, ""), (_GREEK, "")):
         for line in table.split("\n")[1:-1]:
             languages, _, letters = line.partition(" ")
-            alphabet = Alphabet(_both_cases(letters + shared))
+            small = letters + shared
+            # Not the capitals of more than one character, such as SS for ß.
+            capitals = {"ẞ" if letter == "ß" else letter.upper() for letter in small}
+            alphabet = Alphabet(frozenset(small).union(capital for capital in capitals if len(capital) == 1))
             found |= dict.fromkeys(languages.split(","), alphabet)
     for entry in _SCRIPTS.split(";"):
         scripts, *tags = entry.split()
@@ -127,9 +130,3 @@ def _alphabets() -> dict[str, Alphabet]:
     latin, cyrillic = found["sr-Latn"].letters, found["sr-Cyrl"].letters
     assert latin is not None and cyrillic is not None
     return found | {"sr": Alphabet(latin | cyrillic)}
-
-
-def _both_cases(letters: str) -> frozenset[str]:
-    """Return letters with their capitals; not the capitals of more than one character, such as SS for ß."""
-    capitals = {"ẞ" if letter == "ß" else letter.upper() for letter in letters}
-    return frozenset(letters).union(capital for capital in capitals if len(capital) == 1)

@@ -73,18 +73,18 @@ class ChunkedLoop:
     ) -> None:
         self._kept = step, flag  # see WhileLoop
         self._make_flag = partial(make_flag, flag)
-        self._graph = generation.capture(partial(_repeat, step, _STEPS_PER_CHUNK))
+
+        def steps() -> None:
+            for _ in range(_STEPS_PER_CHUNK):
+                step()
+
+        self._graph = generation.capture(steps)
 
     def run(self) -> None:
         flag = self._make_flag()
         while flag.previous():
             self._graph.replay()
             flag.post()
-
-
-def _repeat(step: Callable[[], None], times: int) -> None:
-    for _ in range(times):
-        step()
 
 
 class DelayedFlag:

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 
 from fastscribe.cuda.device import small_to_device
 from fastscribe.decode.checked import NOT_FINITE, is_finite_sum
-from fastscribe.decode.decoder import DecoderMemory
+from fastscribe.decode.decoder import Decoder, DecoderMemory
 from fastscribe.decode.prompt import Prompt, hypothesis
 from fastscribe.families.canary.attention_decoder import AttentionDecoder, KeyValueCache
 from fastscribe.types import Frames, Hypothesis, Int32Array
@@ -163,7 +163,10 @@ def load_batch_(
     batch, num_prompt = len(frames.lengths_B), len(prompt.ids)
     model.load_frames_(state.cache, frames)
     state.limit_B.zero_()
-    state.limit_B[:batch] = _row_limits(model, prompt, _nemo_lengths(model, frames))
+    lengths_B = frames.lengths_B
+    if frames.mel_lengths_B is not None:  # by which NeMo computes limits: its features have one frame more
+        lengths_B = frames.mel_lengths_B // model.subsampling_factor + 1
+    state.limit_B[:batch] = _row_limits(model, prompt, lengths_B)
     state.limit_B[:batch] *= frames.lengths_B > 0  # empty rows get no tokens
     torch.le(state.limit_B, num_prompt, out=state.is_done_B)
     state.written_BN.fill_(prompt.end_id)
@@ -174,13 +177,6 @@ def load_batch_(
         state.boost_BK[:batch] = frames.boost.starts()
         state.boost_BK[batch:] = 0
     _write_(state, model(state.prompt_BP, positions_P, state.cache, num_prompt), prompt, end_ids, boost)
-
-
-def _nemo_lengths(model: AttentionDecoder, frames: Frames) -> torch.Tensor:
-    """Return the lengths by which NeMo computes limits: its features have one frame more."""
-    if frames.mel_lengths_B is None:
-        return frames.lengths_B
-    return frames.mel_lengths_B // model.subsampling_factor + 1
 
 
 @torch.inference_mode()
@@ -245,8 +241,8 @@ def pack(state: AedState, frames: Frames, num_prompt: int) -> torch.Tensor:
     return torch.cat([part.int() for part in parts])
 
 
-class AedDecoder:
-    """The Decoder (decoder.py) that launches the steps one by one."""
+class AedDecoder(Decoder):
+    """The decoder that launches the steps one by one."""
 
     def __init__(self, model: AttentionDecoder, prompt: Prompt) -> None:
         self.model, self.prompt = model, prompt
@@ -285,10 +281,10 @@ class AedDecoder:
         return rows_R[kept_R], state.rows(kept_R)
 
     def read(self, packed: Int32Array, frames: Frames) -> list[Hypothesis]:
-        return read(self.model, self.prompt, packed, len(frames.lengths_B))
-
-    def close(self) -> None:
-        """Do nothing: `submit` keeps no memory."""
+        batch = len(frames.lengths_B)
+        written_BN, bits_BN = packed[batch:].reshape(2, batch, -1)
+        columns = (written_BN.tolist(), bits_BN.view(np.float32).tolist(), packed[:batch].tolist())
+        return [finish(self.model, self.prompt, *row) for row in zip(*columns, strict=True)]
 
 
 def store_rows(whole: AedState, rows_R: torch.Tensor, state: AedState) -> None:
@@ -296,10 +292,3 @@ def store_rows(whole: AedState, rows_R: torch.Tensor, state: AedState) -> None:
     if state.written_BN is not whole.written_BN:
         whole.written_BN[rows_R] = state.written_BN[: len(rows_R)]
         whole.logprobs_BN[rows_R] = state.logprobs_BN[: len(rows_R)]
-
-
-def read(model: AttentionDecoder, prompt: Prompt, packed: Int32Array, batch: int) -> list[Hypothesis]:
-    """Unpack a host copy of the result of `pack`: one Hypothesis per row."""
-    written_BN, bits_BN = packed[batch:].reshape(2, batch, -1)
-    columns = (written_BN.tolist(), bits_BN.view(np.float32).tolist(), packed[:batch].tolist())
-    return [finish(model, prompt, *row) for row in zip(*columns, strict=True)]

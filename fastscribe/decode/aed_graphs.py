@@ -20,13 +20,12 @@ from fastscribe.config import GraphMode
 from fastscribe.cuda.device import small_to_device
 from fastscribe.cuda.graph_capture import Generation
 from fastscribe.cuda.loops import MAX_WASTED_STEPS, Loop, LoopMaker, bucket
-from fastscribe.decode import aed
 from fastscribe.decode.aed import AedDecoder, AedState, load_batch_, pack, positions_needed, step, store_rows
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.graph_modes import DecoderGraphs, decoder_for_mode
 from fastscribe.decode.prompt import Prompt
 from fastscribe.families.canary.attention_decoder import AttentionDecoder
-from fastscribe.types import Frames, Hypothesis, Int32Array
+from fastscribe.types import Frames
 
 if TYPE_CHECKING:
     from fastscribe.context.boosting import Boost, BoostTables, FixedTables
@@ -64,11 +63,12 @@ class _CapturedSteps:
     loop: Loop
 
 
-class GraphedAed:
-    """A Decoder (decoder.py) that loads each batch into the captured state of its size."""
+class GraphedAed(AedDecoder):
+    """The decoder that loads each batch into the captured state of its size."""
 
     def __init__(self, model: AttentionDecoder, prompt: Prompt, make_loop: LoopMaker) -> None:
-        self._model, self._prompt, self._make_loop = model, prompt, make_loop
+        super().__init__(model, prompt)
+        self._make_loop = make_loop
         like = model.embedding.weight
         self._place: FixedTables | None = None  # of phrases to boost
         self.captured: DecoderGraphs[tuple[int, int, int, int, Hashable], _Buffers, _CapturedSteps]
@@ -78,12 +78,12 @@ class GraphedAed:
     def submit(self, frames: Frames) -> torch.Tensor:
         """Decode a batch; waits for the device after each block of steps."""
         batch, num_frames, _ = frames.frames_BTD.shape
-        num_prompt, num_frames = len(self._prompt.ids), bucket(max(_MIN_FRAMES, num_frames))
+        num_prompt, num_frames = len(self.prompt.ids), bucket(max(_MIN_FRAMES, num_frames))
         with self.captured.exclusive_use(frames):
             phrases = _NO_PHRASES if frames.boost is None else self._load(frames.boost)
             captured = self._captured_for(bucket(batch), num_frames, num_prompt, phrases)
             whole = captured.state
-            load_batch_(self._model, self._prompt, whole, frames, phrases[1])
+            load_batch_(self.model, self.prompt, whole, frames, phrases[1])
             rows_R, position = torch.arange(batch, device=whole.position_1.device), num_prompt
             while True:
                 captured.stop_1.fill_(position + _STEPS_PER_CHECK)
@@ -91,12 +91,9 @@ class GraphedAed:
                 position, kept = _progress(captured.state, len(rows_R))
                 if not kept:
                     break
-                rows_R, captured = self._drop_finished(rows_R, kept, captured, position, whole, phrases)
+                rows_R, captured = self._go_on(rows_R, kept, captured, position, whole, phrases)
             store_rows(whole, rows_R, captured.state)
             return pack(whole, frames, num_prompt)
-
-    def read(self, packed: Int32Array, frames: Frames) -> list[Hypothesis]:
-        return aed.read(self._model, self._prompt, packed, len(frames.lengths_B))
 
     def close(self) -> None:
         """Free graphs and buffers; garbage collection does the same."""
@@ -108,7 +105,7 @@ class GraphedAed:
         self._place = self._place or boost.new_place()
         return boost.start_BK.shape[1], *self._place.load(boost)
 
-    def _drop_finished(
+    def _go_on(
         self,
         rows_R: torch.Tensor,
         kept: list[int],
@@ -134,7 +131,9 @@ class GraphedAed:
         self, rows: int, num_frames: int, position: int, phrases: _Phrases = _NO_PHRASES
     ) -> _CapturedSteps:
         """Return the captured steps for a block that begins at this position."""
-        num_positions = _round_up(positions_needed(self._model, self._prompt, num_frames))
+        num_positions = (
+            -(-positions_needed(self.model, self.prompt, num_frames) // _POSITION_MULTIPLE) * _POSITION_MULTIPLE
+        )
         num_keys = _MIN_KEYS
         while num_keys < position + _STEPS_PER_CHECK + MAX_WASTED_STEPS:
             num_keys *= 2
@@ -142,12 +141,12 @@ class GraphedAed:
         sizes = (rows, num_frames, num_positions)
         make = partial(self._make, sizes, num_keys, phrases)
         key = rows, num_frames, num_keys, phrases[0], phrases[2]
-        return self.captured.get(key, self._model.cache_elements(*sizes), make)
+        return self.captured.get(key, self.model.cache_elements(*sizes), make)
 
     def _make(
         self, sizes: tuple[int, int, int], num_keys: int, phrases: _Phrases, buffers: _Buffers, generation: Generation
     ) -> _CapturedSteps:
-        model, prompt = self._model, self._prompt  # a reference to self would be a cycle
+        model, prompt = self.model, self.prompt  # a reference to self would be a cycle
         num_lists, tables, _ = phrases
         state = self._state(sizes, num_lists, buffers)
         stop_1, is_running = torch.zeros_like(state.position_1), torch.zeros_like(state.active)
@@ -167,8 +166,8 @@ class GraphedAed:
         rows, num_frames, num_positions = sizes
         key = rows, num_frames, num_lists
         if key not in buffers.states:
-            cache = self._model.new_cache(*sizes, _allocator(buffers.flat))
-            buffers.states[key] = AedState.allocate(self._model, self._prompt, cache, num_positions, num_lists)
+            cache = self.model.new_cache(*sizes, _allocator(buffers.flat))
+            buffers.states[key] = AedState.allocate(self.model, self.prompt, cache, num_positions, num_lists)
         return buffers.states[key]
 
 
@@ -176,10 +175,6 @@ def _progress(state: AedState, num_rows: int) -> tuple[int, list[int]]:
     """Return the current position and the indices of unfinished rows; waits for the device."""
     position, *is_done = torch.cat([state.position_1, state.is_done_B[:num_rows].long()]).tolist()
     return position, [row for row, done in enumerate(is_done) if not done]
-
-
-def _round_up(num_positions: int) -> int:
-    return -(-num_positions // _POSITION_MULTIPLE) * _POSITION_MULTIPLE
 
 
 def _allocator(buffers: torch.Tensor) -> Callable[..., torch.Tensor]:

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fastscribe.decode.decoder import ENDLESS, max_steps
+from fastscribe.decode.decoder import ENDLESS, Decoder, max_steps
 from fastscribe.decode.label_looping import Network
 from fastscribe.types import BoolArray, Float32Array, Frames, Hypothesis, Int32Array
 
@@ -77,8 +77,8 @@ class _Encoded:
         return cls(encoded_BTJ.flatten(0, 1), first_frames_N, rows_B1 * width, num_frames - 1, limit_N, steps_B)
 
 
-class BeamDecoder:
-    """A Decoder (decoder.py) that keeps `width` hypotheses per row.
+class BeamDecoder(Decoder):
+    """A decoder that keeps `width` hypotheses per row.
 
     Args:
         network: predictor and joint network.
@@ -127,9 +127,6 @@ class BeamDecoder:
             hypotheses += self._hypotheses(best_2BR, packed[begin:end].reshape(5, num_steps, batch, self.width))
             packed = packed[end:]
         return hypotheses
-
-    def close(self) -> None:
-        """Do nothing: `submit` keeps no memory."""
 
     def _groups(self, batch: int) -> list[slice]:
         """Split the rows into groups that respect _MAX_ELEMENTS."""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fastscribe.decode.decoder import Parts
+from fastscribe.decode.decoder import Decoder
 from fastscribe.families.blocks.ctc import CtcHead, split_for_logits
 from fastscribe.types import Float32Array, Frames, Hypothesis, Int32Array
 
@@ -34,8 +34,8 @@ MIN_PROBABILITY = 1e-38  # its logarithm is finite
 MAX_BOOSTED_LOGITS = 1 << 26  # rows beyond it are decoded in parts
 
 
-class CtcDecoder:
-    """A Decoder (decoder.py)."""
+class CtcDecoder(Decoder):
+    """The decoder of a CTC head."""
 
     def __init__(self, head: CtcHead, blank_id: int) -> None:
         self.head = head
@@ -79,15 +79,6 @@ class CtcDecoder:
         batch = len(frames.lengths_B)
         labels_BT, probs_BT = packed[batch:].reshape(2, batch, -1)
         return collapse_rows(labels_BT, probs_BT.view(np.float32), packed[:batch], self.blank_id)
-
-    def close(self) -> None:
-        """Do nothing: `submit` keeps no memory."""
-
-
-def build(parts: Parts) -> CtcDecoder:
-    """Build the decoder."""
-    assert parts.model.ctc is not None
-    return CtcDecoder(parts.model.ctc, parts.model.config.blank_id)
 
 
 def decode(head: CtcHead, frames: Frames, blank_id: int) -> list[Hypothesis]:

@@ -43,8 +43,8 @@ class Decoder(Protocol):
         ...
 
     def close(self) -> None:
-        """Wait for the device, then free the decoder's memory. Submit nothing afterwards."""
-        ...
+        """Wait for the device, then free the decoder's memory, if `submit` keeps any. Submit nothing afterwards."""
+        return
 
 
 class FusedModel(Protocol):

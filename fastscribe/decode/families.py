@@ -150,9 +150,10 @@ class DecoderFamily:
 
 
 def _ctc(parts: Parts) -> Decoder:
-    from fastscribe.decode import ctc
+    from fastscribe.decode.ctc import CtcDecoder
 
-    return ctc.build(parts)
+    assert parts.model.ctc is not None
+    return CtcDecoder(parts.model.ctc, parts.model.config.blank_id)
 
 
 def _aed_memory(model: Model) -> DecoderMemory:
@@ -178,7 +179,8 @@ def choose_decoder(options: Options, available: tuple[DecoderName, ...]) -> Deco
     name = options.decoder or available[0]
     if name not in available:
         raise UsageError(f"--decoder {name}: this checkpoint has {' and '.join(available)}")
-    prompt_option = _option_for_prompt(options)
+    given = {"--pnc": options.pnc is True, "--no-pnc": options.pnc is False, "--timestamps": options.timestamps}
+    prompt_option = next((option for option, is_given in given.items() if is_given), None)  # all check languages
     if prompt_option is not None and not DECODERS[name].has_prompt:
         rest = f"{name} models always write times" if prompt_option == "--timestamps" else f"this is a {name} model"
         raise UsageError(f"{prompt_option} is for Canary models; {rest}")
@@ -211,13 +213,3 @@ def check_nbest(nbest: int | None, beam: int, decoder: DecoderName) -> None:
     if beam < max(nbest, 2):
         has = "greedy decoding finds one hypothesis" if beam == 1 else f"a beam of {beam} has {beam} hypotheses"
         raise UsageError(f"--nbest {nbest}: {has}; give --beam {max(nbest, 2)} or more")
-
-
-def _option_for_prompt(options: Options) -> str | None:
-    """Return the first option, as on the command line, that only a model with a prompt supports. All check languages."""
-    given_options = {
-        "--pnc": True if options.pnc else None,
-        "--no-pnc": None if options.pnc is None or options.pnc else True,
-        "--timestamps": options.timestamps or None,
-    }
-    return next((name for name, value in given_options.items() if value is not None), None)

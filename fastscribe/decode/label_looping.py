@@ -31,7 +31,7 @@ import torch
 import torch.nn.functional as F
 
 from fastscribe.config import LABELS_PER_FRAME_GUARD
-from fastscribe.decode.decoder import ENDLESS, max_labels
+from fastscribe.decode.decoder import ENDLESS, Decoder, max_labels
 from fastscribe.families.blocks.transducer import FastPredictor, Joint, Transducer
 from fastscribe.text.hypothesis_columns import HypothesisColumns
 from fastscribe.types import Frames, Int32Array
@@ -71,7 +71,7 @@ class Network:
         """
         weight = transducer.predictor.embedding.weight
         device = weight.device
-        window = window or default_window(transducer.blank_id + 1)
+        window = window or (8 if transducer.blank_id < 4096 else 4)
         offsets_W = torch.arange(window, device=device)
         durations_X = torch.tensor(transducer.durations or (0,), device=device)
         return cls(
@@ -99,10 +99,6 @@ class Network:
     @property
     def num_picks(self) -> int:
         return 2 if self.durations else 1
-
-
-def default_window(num_tokens: int) -> int:
-    return 8 if num_tokens <= 4096 else 4
 
 
 @dataclass(frozen=True)
@@ -224,7 +220,9 @@ def step(
         excluded_LV: the table of tokens that are left out; the state has the rows' places in it.
     """
     output_BH, predictor_2LBH = network.predictor.step(state.label_B, state.predictor_2LBH)
-    logits_BWX = _joint_window(network, state, network.joint.predictor(output_BH))
+    slots_BW = state.position_2B[0][:, None] + network.offsets_W
+    encoded_BWJ = F.embedding(slots_BW, state.slots.encoded_NJ)
+    logits_BWX = network.joint(encoded_BWJ, network.joint.predictor(output_BH)[:, None])
     end_offset_B1 = _skip_blanks(network, state, logits_BWX)
     picked_PB = state.picks_PBE.gather(2, end_offset_B1.expand(network.num_picks, -1, 1))[..., 0]
     position_B = state.position_2B[0]
@@ -240,12 +238,6 @@ def step(
     _advance(network, state, found_B, picked_PB)
     torch.where(found_B, picked_PB[0], state.label_B, out=state.label_B)
     torch.where(found_B[:, None], predictor_2LBH, state.predictor_2LBH, out=state.predictor_2LBH)
-
-
-def _joint_window(network: Network, state: LoopState, predicted_BJ: torch.Tensor) -> torch.Tensor:
-    slots_BW = state.position_2B[0][:, None] + network.offsets_W
-    logits_BWV: torch.Tensor = network.joint(F.embedding(slots_BW, state.slots.encoded_NJ), predicted_BJ[:, None])
-    return logits_BWV
 
 
 def _skip_blanks(network: Network, state: LoopState, logits_BWX: torch.Tensor) -> torch.Tensor:
@@ -367,8 +359,8 @@ def unpack(packed: Int32Array, frames: Frames, durations: tuple[int, ...]) -> Hy
     return found.with_problem(status == STATUS_ENDLESS, ENDLESS.problem)
 
 
-class LabelLooping:
-    """The Decoder (decoder.py) that launches the steps one by one and reads `active` after each."""
+class LabelLooping(Decoder):
+    """The decoder that launches the steps one by one and reads `active` after each."""
 
     def __init__(self, network: Network) -> None:
         self.network = network
@@ -394,9 +386,6 @@ class LabelLooping:
         """Unpack a batch, and decode it again if a row ran out of label slots, as it can in captured loops."""
         hypotheses = unpack(packed, frames, self.network.durations)
         return self.read(self.submit(frames).cpu().numpy(), frames) if hypotheses is None else hypotheses
-
-    def close(self) -> None:
-        """Do nothing: `submit` keeps no memory."""
 
 
 def grow_slots(network: Network, state: LoopState, row_slots: int) -> LoopState:

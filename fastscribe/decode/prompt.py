@@ -7,7 +7,7 @@ tokens too, <|n|> for n encoder frames. The tokens between two of them form a wo
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -76,13 +76,14 @@ def make_prompt(form: PromptForm, tokenizer: Tokenizer, options: Options, max_to
     if options.timestamps and not can_write_times(form, pieces):
         raise UsageError("--timestamps: this checkpoint does not write times; --align-with takes them from a CTC model")
     frames = {index: int(found[1]) for piece, index in ids.items() if (found := _TIME.fullmatch(piece))}
-    prompt_pieces = _FORMS[form](f"<|{source}|>", f"<|{target}|>", options.pnc is not False, options.timestamps)
+    prompt_pieces = _pieces_of(form, source, target, options)
     if tokenizer.begins_with_space and prompt_pieces[0] != WORD_MARK:
         prompt_pieces.insert(0, WORD_MARK)
     missing = [piece for piece in (*prompt_pieces, _END) if piece not in ids]
     if missing:
         raise UsageError(f"this checkpoint's vocabulary has no {missing[0]}, which a prompt needs")
     prompt_ids = tuple(ids[piece] for piece in prompt_pieces)
+    special = tokenizer.silent_ids | tokenizer.unknown_ids
     if len(prompt_ids) > max_tokens:
         raise UsageError(f"this checkpoint's prompt has {len(prompt_ids)} tokens, but its decoder {max_tokens} places")
     return Prompt(
@@ -93,37 +94,30 @@ def make_prompt(form: PromptForm, tokenizer: Tokenizer, options: Options, max_to
         frames if options.timestamps else {},
         tuple(index for index, piece in enumerate(pieces) if piece == WORD_MARK),
         frozenset(index for index, piece in enumerate(pieces) if piece.startswith(WORD_MARK)),
-        _text_ids(tokenizer),
+        frozenset(
+            index for index, piece in enumerate(pieces) if index not in special and not _SPECIAL.fullmatch(piece)
+        ),
     )
 
 
-def _text_ids(tokenizer: Tokenizer) -> frozenset[int]:
-    special = tokenizer.silent_ids | tokenizer.unknown_ids
-    return frozenset(
-        i for i, piece in enumerate(tokenizer.pieces) if i not in special and not _SPECIAL.fullmatch(piece)
-    )
-
-
-def _canary(source: str, target: str, pnc: bool, timestamps: bool) -> list[str]:
-    task = "<|transcribe|>" if source == target else "<|translate|>"
-    return ["<|startoftranscript|>", source, task, target, "<|pnc|>" if pnc else "<|nopnc|>"]
-
-
-def _canary2(source: str, target: str, pnc: bool, timestamps: bool) -> list[str]:
-    switches = {"pnc": pnc, "itn": False, "timestamp": timestamps, "diarize": False}
-    tokens = [f"<|{name}|>" if is_on else f"<|no{name}|>" for name, is_on in switches.items()]
-    return ["<|startofcontext|>", "<|startoftranscript|>", "<|emo:undefined|>", source, target, *tokens]
-
-
-def _cohere(source: str, target: str, pnc: bool, timestamps: bool) -> list[str]:
-    return [WORD_MARK, *_canary2(source, target, pnc, timestamps)]
-
-
-_FORMS: dict[PromptForm, Callable[[str, str, bool, bool], list[str]]] = {
-    "canary": _canary,
-    "canary2": _canary2,
-    "cohere": _cohere,
-}
+def _pieces_of(form: PromptForm, source: str, target: str, options: Options) -> list[str]:
+    pnc = "pnc" if options.pnc is not False else "nopnc"
+    if form == "canary":
+        names = ["startoftranscript", source, "transcribe" if source == target else "translate", target, pnc]
+    else:
+        timestamp = "timestamp" if options.timestamps else "notimestamp"
+        names = [
+            "startofcontext",
+            "startoftranscript",
+            "emo:undefined",
+            source,
+            target,
+            pnc,
+            "noitn",
+            timestamp,
+            "nodiarize",
+        ]
+    return [WORD_MARK] * (form == "cohere") + [f"<|{name}|>" for name in names]
 
 
 def _known(name: str, tag: str, known: Sequence[str]) -> str:

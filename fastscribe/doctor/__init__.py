@@ -45,13 +45,17 @@ _NEED_TORCH = ("torch kernels", "bf16", "int8", "dtypes", *_ON_GPU)
 
 def examine() -> Iterator[Check]:
     """Yield what each part can do, and then each extra."""
-    has_torch = True
+    has_torch = has_gpu = True
     for name, part in _PARTS.items():
         if name in _NEED_TORCH and not has_torch:
             yield Check(name, "missing", "not known while torch cannot be imported")
             continue
+        if name in _ON_GPU and not has_gpu:
+            yield Check(name, "missing", "needs a GPU that torch can use")
+            continue
         check = _guarded(name, part)
         has_torch = has_torch and not (name == "torch" and check.status == "problem")
+        has_gpu = has_gpu and not (name == "gpu" and check.status != "ok")
         yield check
     try:
         yield from packages.extras()

@@ -8,7 +8,7 @@ from functools import cache
 from fastscribe.doctor import hardware
 from fastscribe.doctor.check import Check
 from fastscribe.doctor.packages import install_command
-from fastscribe.errors import UsageError, first_line
+from fastscribe.errors import first_line
 from fastscribe.fast_paths import PathName, RefusedPaths
 from fastscribe.types import Failure
 
@@ -24,10 +24,6 @@ _WORKS: Mapping[PathName, str] = {
 
 def gpu_run() -> Check:
     """Whether a run on the GPU works."""
-    try:
-        hardware.cuda()
-    except UsageError:
-        return hardware.without_gpu("gpu run")
     _, problem = _outcome()
     if problem is not None:
         return Check("gpu run", "problem", f"a run on the GPU fails: {problem}")
@@ -36,10 +32,6 @@ def gpu_run() -> Check:
 
 def fast_path(name: str, path: PathName) -> Check:
     """Whether that run had a fast path."""
-    try:
-        hardware.cuda()
-    except UsageError:
-        return hardware.without_gpu(name)
     refused, problem = _outcome()
     if problem is not None:
         return Check(name, "missing", "not known while no run on the GPU works")

@@ -158,10 +158,7 @@ def fp8() -> Check:
     """Whether --dtype fp8 works."""
     from fastscribe.families.blocks.fp8 import fp8_hardware_problem, fp8_problem
 
-    try:
-        device = cuda()
-    except UsageError:
-        return without_gpu("fp8")
+    device = cuda()
     if (problem := fp8_problem(device)) is None:
         return Check("fp8", "ok", "--dtype fp8 works on the GPU")
     return Check("fp8", "missing", problem, refused={} if fp8_hardware_problem(device) else {"fp8": problem})
@@ -172,11 +169,6 @@ def cuda() -> torch.device:
     from fastscribe.pipeline.model_building import choose_device
 
     return choose_device("cuda")
-
-
-def without_gpu(name: str) -> Check:
-    """Return the line of a check that needs a GPU, on a machine without one."""
-    return Check(name, "missing", "needs a GPU that torch can use")
 
 
 def _no_gpu(error: UsageError) -> Check:

@@ -26,7 +26,7 @@ from fastscribe.version import __version__
 
 if TYPE_CHECKING:
     from fastscribe.evaluation.report import Block
-    from fastscribe.evaluation.scores import Evaluation, Pair
+    from fastscribe.evaluation.scores import Pair
 
 _NAMES_SHOWN = 5  # recordings that only one run has
 _CHANGES_SHOWN = 10  # recordings that got better, and worse
@@ -155,7 +155,10 @@ def _score(pairs: list[Pair], references: References | None, counts: Mapping[str
         UsageError: No row can be scored, or none has a field of --group-by.
     """
     evaluation = scoring.evaluate(pairs, len(asked.group_by), asked.diff or 0, not asked.skip_failed)
-    _check(evaluation, asked.group_by)
+    if not evaluation.total.utterances:
+        left_out = f", {count_of(evaluation.total.failed, 'failed row')} left out" if evaluation.total.failed else ""
+        raise UsageError(f"nothing to score: no row with both reference and hypothesis{left_out}")
+    _check_groups(asked.group_by, evaluation.groups)
     unused = references.num_unused if references else 0
     if references and unused:
         has_none = "has no result; it is" if unused == 1 else "have no result; they are"
@@ -165,8 +168,11 @@ def _score(pairs: list[Pair], references: References | None, counts: Mapping[str
         found = {**counts, "references_without_result": unused, **rates, "versions": _versions(asked.normalizer)}
         _print_parts([json.dumps(found, ensure_ascii=False)])
     else:
-        preamble = [] if asked.quiet else [_preamble(asked.normalizer, evaluation, asked.skip_failed)]
-        _print_parts([*preamble, report.to_table(evaluation, asked.group_by).rstrip("\n")])
+        if not asked.quiet:
+            are_left_out = "left out" if asked.skip_failed else "counted as deleted words"
+            failed = f"; failed rows: {evaluation.total.failed:,}, {are_left_out}" if evaluation.total.failed else ""
+            _print_parts([f"normalizer {asked.normalizer}{failed}\n"])
+        _print_parts([report.to_table(evaluation, asked.group_by).rstrip("\n")])
         _show(report.worst_blocks(evaluation))
     return not unused
 
@@ -245,25 +251,11 @@ def _shown(pair: Pair) -> str:
     return pair.name + (f" (id {pair.key.id})" if pair.key.id else "")
 
 
-def _check(evaluation: Evaluation, group_by: tuple[str, ...]) -> None:
-    if not evaluation.total.utterances:
-        left_out = f", {count_of(evaluation.total.failed, 'failed row')} left out" if evaluation.total.failed else ""
-        raise UsageError(f"nothing to score: no row with both reference and hypothesis{left_out}")
-    _check_groups(group_by, evaluation.groups)
-
-
 def _check_groups(group_by: tuple[str, ...], groups: Sequence[Mapping[str | None, object]]) -> None:
     for field, found in zip(group_by, groups, strict=True):
         if found.keys() == {None}:
             several = "; for several fields, repeat --group-by" if "," in field else ""
             raise UsageError(f"--group-by {field}: no row has this field{several}")
-
-
-def _preamble(normalizer: str, evaluation: Evaluation, skip_failed: bool) -> str:
-    failed = f"; failed rows: {evaluation.total.failed:,}, " + (
-        "left out" if skip_failed else "counted as deleted words"
-    )
-    return f"normalizer {normalizer}" + (failed if evaluation.total.failed else "") + "\n"
 
 
 def _show(blocks: Iterable[Block]) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 
 from fastscribe._system.text_layout import count_of
 from fastscribe.errors import UsageError
-from fastscribe.evaluation.scores import Aligned, Pair, Score, Scored, score_pairs
+from fastscribe.evaluation.scores import Aligned, Pair, Score, score_pairs
 from fastscribe.types import Float64Array, Int64Array
 
 # With fewer recordings, 95 % intervals held the true difference in less than 92 % of draws (docs/log.md, 2026-11-23).
@@ -144,8 +144,8 @@ def compare(matched: Matched) -> Comparison:
     found = Comparison()
     more_errors, num_words = [], []
     for result, baseline in zip(score_pairs(matched.result), score_pairs(matched.baseline), strict=True):
-        _add(found.result, result)
-        _add(found.baseline, baseline)
+        found.result.add(result)
+        found.baseline.add(baseline)
         more_errors.append(result.words.errors - baseline.words.errors)
         num_words.append(result.words.units)
         if result.pair.hypothesis == baseline.pair.hypothesis:
@@ -173,10 +173,6 @@ def compare_groups(matched: Matched, num_group_fields: int) -> list[dict[str | N
             theirs.append(other)
         fields.append({value: compare(Matched(*pairs, [], [], 0)) for value, pairs in groups.items()})
     return fields
-
-
-def _add(score: Score, scored: Scored) -> None:
-    score.add(scored.words, scored.characters, scored.pair.hypothesis is None)
 
 
 def bootstrap_interval(more_errors: Sequence[int], num_words: Sequence[int]) -> Interval | None:

@@ -40,11 +40,6 @@ def to_table(evaluation: Evaluation, group_by: tuple[str, ...]) -> str:
     return _with_header(rows)
 
 
-def score_table(scores: Iterable[tuple[str, Score]]) -> str:
-    """Format named scores as an aligned table."""
-    return _with_header([_table_row(clean_text(name), score) for name, score in scores])
-
-
 def _with_header(rows: Iterable[tuple[str, ...]]) -> str:
     """Format rows of cells below the header: names to the left, numbers to the right."""
     rows = [_HEADER, *rows]
@@ -232,7 +227,10 @@ Groups = Mapping[str | None, Comparison]
 def comparison_table(comparison: Comparison, result_name: str, baseline_name: str) -> str:
     """Format both scores, the difference with its interval, and how many recordings changed."""
     scores = [(result_name, comparison.result), (f"against {baseline_name}", comparison.baseline)]
-    return "\n".join((score_table(scores).rstrip("\n"), "", _difference_line(comparison), _changes_line(comparison)))
+    table = _with_header(_table_row(clean_text(name), score) for name, score in scores)
+    better, worse = len(comparison.better), len(comparison.worse)
+    rest = f"{comparison.same_errors:,} with other words but as many errors, {comparison.same_words:,} equal"
+    return f"{table}\n{_difference_line(comparison)}\nrecordings: {better:,} better, {worse:,} worse, {rest}"
 
 
 def _difference_line(comparison: Comparison) -> str:
@@ -283,12 +281,6 @@ def groups_object(fields: Sequence[str], groups: Sequence[Groups]) -> dict[str, 
         ]
         for field, found in zip(fields, groups, strict=True)
     }
-
-
-def _changes_line(comparison: Comparison) -> str:
-    better, worse = len(comparison.better), len(comparison.worse)
-    rest = f"{comparison.same_errors:,} with other words but as many errors, {comparison.same_words:,} equal"
-    return f"recordings: {better:,} better, {worse:,} worse, {rest}"
 
 
 def comparison_object(comparison: Comparison, max_changes: int | None) -> dict[str, Any]:

@@ -82,21 +82,15 @@ def recording_of(fields: Mapping[str, Any], file: str) -> Recording:
         one if one is None or type(one) is int else json.dumps(one)
         for one in (fields.get("audio_track"), fields.get("audio_channel"))
     )
+    id = fields.get("id")
     return Recording(
         file if is_url(file) or not file else os.path.abspath(file),
         _unusable_row(fields) or _milliseconds(fields.get("offset")) or 0,
         track or 0,
         channel,
         _milliseconds(fields.get("duration")) or None,
-        _id(fields.get("id")),
+        "" if id is None else id if isinstance(id, str) else json.dumps(id),  # as lists that are no JSON have it
     )
-
-
-def _id(value: object) -> str:
-    """Return an id as text, as lists that are no JSON have it."""
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _unusable_row(fields: Mapping[str, Any]) -> str:
@@ -172,13 +166,14 @@ class Score:
     _en: int = field(default=0, compare=False, repr=False)
     _nn: int = field(default=0, compare=False, repr=False)
 
-    def add(self, words: Edits, characters: Edits, failed: bool) -> None:
+    def add(self, scored: Scored) -> None:
+        words = scored.words
         self.utterances += 1
-        self.failed += failed
+        self.failed += scored.pair.hypothesis is None
         self.with_errors += words.errors > 0
         self.without_reference_words += words.units == 0
         self.words += words
-        self.characters += characters
+        self.characters += scored.characters
         self._ee += words.errors**2
         self._en += words.errors * words.units
         self._nn += words.units**2
@@ -254,7 +249,7 @@ def evaluate(
     for number, scored in enumerate(score_pairs(pairs if count_failed else _without_failed(pairs, result))):
         words, is_failed = scored.words, scored.pair.hypothesis is None
         for score in _scores_of(scored.pair, result):
-            score.add(words, scored.characters, is_failed)
+            score.add(scored)
         rank = (words.errors, words.errors / words.units if words.units else math.inf, -number)
         if words.errors and not is_failed and len(worst) < num_worst:
             heapq.heappush(worst, (rank, scored.aligned()))

@@ -9,7 +9,7 @@ class, writes one of its own form, and gives a new model's weights NeMo's names 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,6 @@ ENCODER_DEFAULTS: dict[str, Any] = {
     "scale_input": False,
 }
 TOKENS = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id")
-_END_ID, _END = 3, "<|endoftext|>"
 
 
 def read_config(section: Section, processor: Section) -> ModelConfig:
@@ -93,7 +92,7 @@ def read_model(folder: Path, section: Section, model: ModelConfig) -> Checkpoint
     if "encoder_config" not in section and "aed.embedding.weight" in weights:
         # The published class stores the two once.
         weights.setdefault("aed.head.weight", weights["aed.embedding.weight"])
-    check_tokens(section, tokenizer.pieces)
+    canary.check_tokens(section, tokenizer.pieces, canary.END)
     return Checkpoint(folder, "huggingface", model, tokenizer, LazyWeights(weights))
 
 
@@ -127,11 +126,3 @@ def _published(section: Section) -> tuple[EncoderConfig, TransformerConfig, int,
     num_classes = section.part("head").positive("num_classes")
     section.choose("vocab_size", num_classes, (num_classes,))
     return nemo_encoder_config(section.part("encoder")), decoder, num_classes, max_tokens
-
-
-def check_tokens(config: Section, pieces: Sequence[str]) -> None:
-    """Check the id of the end token. Raises UnsupportedCheckpoint."""
-    token = config.get("eos_token_id", _END_ID)
-    if type(token) is not int or not 0 <= token < len(pieces) or pieces[token] != _END:
-        supported = f"the id of {_END} in the vocabulary"
-        raise UnsupportedCheckpoint(config.where, config.path("eos_token_id"), token, supported)

@@ -17,13 +17,14 @@ from torch.overrides import TorchFunctionMode
 from fastscribe._system.processors import has_native_bf16
 from fastscribe.checkpoint.lazy_weights import COUNTER_SUFFIX, check_shapes
 from fastscribe.config import ModelConfig
-from fastscribe.families.blocks.forms import Container, FusedOnCpu, Optimised, PackedOnCpu
+from fastscribe.families.blocks.ctc import CtcHead
+from fastscribe.families.blocks.forms import Container, FusedOnCpu, Optimised
 from fastscribe.families.blocks.packed import pack_linears_
+from fastscribe.families.blocks.time_conv import pack_time_convs_
 from fastscribe.families.blocks.transducer import Transducer
-from fastscribe.families.registry import encoder_class
+from fastscribe.families.registry import class_of
 
 if TYPE_CHECKING:
-    from fastscribe.families.blocks.ctc import CtcHead
     from fastscribe.families.canary.attention_decoder import AttentionDecoder
 
 Prepare = Callable[[str, nn.Module], None]
@@ -35,35 +36,18 @@ class Model(Container):
         super().__init__()
         assert not config.language_heads, "indic.of_language() makes a model of one language"
         self.config = config
-        self.encoder: Any = encoder_class(config.encoder.family)(config.encoder)
-        self.transducer = _transducer(config)
-        self.ctc = _ctc(config)
-        self.aed = _attention_decoder(config)
+        self.encoder: Any = class_of(config.encoder.family, "encoder")(config.encoder)
+        width, factor = config.encoder.d_model, config.encoder.subsampling_factor
+        self.transducer: Transducer | None = None
+        if config.joint is not None:
+            assert config.predictor is not None
+            self.transducer = Transducer(config.predictor, config.joint, config.durations, width, config.blank_id)
+        self.ctc = CtcHead(width, config.blank_id + 1) if config.has_ctc else None
+        self.aed: AttentionDecoder | None = None
+        if config.aed is not None:
+            from fastscribe.families.canary.attention_decoder import AttentionDecoder
 
-
-def _transducer(config: ModelConfig) -> Transducer | None:
-    if config.joint is None:
-        return None
-
-    assert config.predictor is not None
-    return Transducer(config.predictor, config.joint, config.durations, config.encoder.d_model, config.blank_id)
-
-
-def _ctc(config: ModelConfig) -> CtcHead | None:
-    if not config.has_ctc:
-        return None
-    from fastscribe.families.blocks.ctc import CtcHead
-
-    return CtcHead(config.encoder.d_model, config.blank_id + 1)
-
-
-def _attention_decoder(config: ModelConfig) -> AttentionDecoder | None:
-    if config.aed is None:
-        return None
-    from fastscribe.families.canary.attention_decoder import AttentionDecoder
-
-    encoder = config.encoder
-    return AttentionDecoder(config.aed, encoder.d_model, config.num_labels, encoder.subsampling_factor)
+            self.aed = AttentionDecoder(config.aed, width, config.num_labels, factor)
 
 
 class _Uninitialised(TorchFunctionMode):
@@ -219,8 +203,12 @@ def _is_borrowed(value: object) -> TypeGuard[torch.Tensor]:
     return not value.untyped_storage().resizable()
 
 
+@torch.no_grad()
 def optimise_(module: nn.Module) -> None:
-    """Convert everything below `module` to its inference form: the same function; weight names change."""
+    """Convert everything below `module` to its inference form: the same function; weight names change.
+
+    Call it in eval mode, before casting; the module cannot be trained afterwards.
+    """
     for child in list(module.modules()):
         if isinstance(child, Optimised):
             child.optimise_()
@@ -251,6 +239,4 @@ def to_cpu_form_(part: nn.Module, dtype: str, *, quantises: bool) -> None:
             module.fuse_for_cpu_(rest)
     part.to(rest)
     pack_linears_(part, rest)
-    for module in list(part.modules()):
-        if isinstance(module, PackedOnCpu):
-            module.pack_for_cpu_(rest)
+    pack_time_convs_(part, rest)

@@ -86,20 +86,17 @@ def choose_language(prompt: LanguagePromptConfig, language: str | None) -> int:
 
 def with_language_prompt(encoder: EncoderSettings, config: Section) -> EncoderSettings:
     """Return the encoder's settings with the prompt of the whole config, if it has one. Raises UnsupportedCheckpoint."""
-    if not isinstance(encoder, EncoderConfig):
-        return encoder
-    return replace(encoder, language_prompt=_language_prompt(config, encoder.d_model))
-
-
-def _language_prompt(config: Section, d_model: int) -> LanguagePromptConfig | None:
-    """Return the prompt in NeMo's config of a model, None if it has none."""
     section = config.part("model_defaults", optional=True)
-    if not section.choose("initialize_prompt_feature", False, (True, False, None)):
-        return None
+    if not isinstance(encoder, EncoderConfig) or not section.choose(
+        "initialize_prompt_feature", False, (True, False, None)
+    ):
+        return encoder
     languages = section.part("prompt_dictionary").values
     if "False" in languages:  # YAML's reading of the Norwegian `no`
         languages["no"] = languages.pop("False")
-    return language_prompt(section, section.positive("num_prompts", 128), 2 * d_model, languages, AUTO)
+    num_prompts = section.positive("num_prompts", 128)
+    prompt = language_prompt(section, num_prompts, 2 * encoder.d_model, languages, AUTO)
+    return replace(encoder, language_prompt=prompt)
 
 
 def read_config(section: Section, processor: Section) -> ModelConfig:

@@ -7,7 +7,7 @@ Hugging Face has its models. A folder has these modules:
 - config.py: its settings, a frozen dataclass that satisfies EncoderSettings (fastscribe/config.py) and whose annotations say
   which values they may have (checkpoint/validate.py); encoder_shapes(settings), the shape of each weight, for
   `fastscribe inspect`;
-- encoder.py: its network, which is built from its settings, maps Features to Frames, and has `num_frames` and `optimise_`;
+- encoder.py: its network, which is built from its settings, maps Features to Frames, and has `num_frames`;
 - fused_layers.py, if it has another form on a GPU: for_gpu_(encoder, adds_products), which gives an optimised encoder that
   form and returns a warning about unavailable optimisations, or None;
 - nemo.py, if NeMo has its encoder: encoder_config(section) reads the settings, and NEMO and nemo_layers(settings) are NeMo's
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -69,17 +69,8 @@ def module_of(family: str, name: str) -> Any:
     return import_module(f"fastscribe.families.{family}.{name}")
 
 
-def config_class(kind: str) -> type[Any]:
-    """Return the class of the settings of one of ENCODER_KINDS."""
-    return _class_of(kind, "config")
-
-
-def encoder_class(kind: str) -> type[Any]:
-    """Return the class of the encoder of one of ENCODER_KINDS."""
-    return _class_of(kind, "encoder")
-
-
-def _class_of(kind: str, module: str) -> type[Any]:
+def class_of(kind: str, module: Literal["config", "encoder"]) -> type[Any]:
+    """Return the class of the settings, or of the encoder, of one of ENCODER_KINDS."""
     name = next(getattr(family, module) for family in FAMILIES if family.name == kind)
     found: type[Any] = getattr(module_of(kind, module), name)
     return found

@@ -238,7 +238,7 @@ def _facts(
         zero_duration_punctuation=timer is None
         and decoder.zero_duration_punctuation,  # a word timer's times are of words
         language=kept or config.language or (None if timer is None else timer.language),
-        others={purpose: model.config for purpose, model in rooms.others.items()},
+        others={purpose: other.model.config for purpose, other in rooms.others.items()},
         marks=frozenset(one for one in tokenizer.punctuation_ids if tokenizer.roles[one] != "starts word"),
         has_prompt=decoder.has_prompt,
         is_gpu=device.type == "cuda",

@@ -27,6 +27,7 @@ class TextEdits:
     """Changes the texts of results. One thread uses it.
 
     Attributes:
+        language: Code of the language of all texts; None: each transcript says its own.
         left_alone: Numbers of transcripts that an option left as they were, by the option and the language ("": not known).
     """
 
@@ -42,19 +43,19 @@ class TextEdits:
             MissingExtra: The extra of `itn` is not installed.
             UsageError: An option does not have the language.
         """
-        self._options, self._language, self._of_run = options, _code(language), _code(of_run)
+        self._options, self.language, self._of_run = options, _code(language), _code(of_run)
         self._itn: dict[str, Itn] = {}
         self.left_alone: Counter[tuple[str, str]] = Counter()
         for option in _asked(options):
-            if self._language is not None and self._language not in _LANGUAGES[option]:
+            if self.language is not None and self.language not in _LANGUAGES[option]:
                 known = ", ".join(sorted(_LANGUAGES[option]))
                 raise UsageError(f"{option}: has no rules for the language {language}, only for {known}")
         if options.itn:
-            self._itn_of(self._language or "en")
+            self._itn_of(self.language or "en")
 
     def __reduce__(self) -> tuple[type[TextEdits], tuple[Options, str | None]]:
         """Another process gets what the options ask for, without counts."""
-        return TextEdits, (self._options, self._language)
+        return TextEdits, (self._options, self.language)
 
     @classmethod
     def of_model(cls, options: Options, known: Sequence[str], says_language: bool) -> TextEdits:
@@ -75,14 +76,9 @@ class TextEdits:
             raise UsageError(f"{option}: this model does not say which language it writes: add --language")
         return cls(options, language)
 
-    @property
-    def language(self) -> str | None:
-        """Code of the language of all texts; None: each transcript says its own."""
-        return self._language
-
     def apply(self, transcript: Transcript) -> Transcript:
         """Return a transcript with its text changed. Each of its segments has its own words."""
-        language = _code(transcript.audio.language) or self._language or _code(transcript.language) or self._of_run
+        language = _code(transcript.audio.language) or self.language or _code(transcript.language) or self._of_run
         if self._options.remove_fillers and self._has("--remove-fillers", language):
             transcript = _without_fillers(transcript, language or "")
         if self._options.itn and self._has("--itn", language):
@@ -104,7 +100,7 @@ class TextEdits:
             result, row = stored
             if isinstance(result, Failure):
                 yield stored
-            elif not (known := known or self._language or result.audio.language or result.language or self._of_run):
+            elif not (known := known or self.language or result.audio.language or result.language or self._of_run):
                 option = _asked(self._options)[0]
                 raise UsageError(f"{option}: the language of {result.audio.path} is not known: add --language")
             elif (own := with_own_words(result)) is None:

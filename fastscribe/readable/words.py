@@ -9,7 +9,7 @@ from typing import NamedTuple
 from fastscribe._system.text_layout import CLAUSE_MARKS, CLOSERS, OPENERS, SENTENCE_MARKS
 from fastscribe.text.joining import join_texts
 from fastscribe.text.transcript import make_segment
-from fastscribe.types import Alternative, Segment, Transcript, Word
+from fastscribe.types import Segment, Transcript, Word
 
 _CLOSING = "".join({*CLOSERS, *SENTENCE_MARKS, *CLAUSE_MARKS})
 EditWords = Callable[[Sequence[Word]], Sequence[Word]]
@@ -62,7 +62,9 @@ def edit_segments(transcript: Transcript, edit: EditWords) -> Transcript:
 
 def edit_alternatives(transcript: Transcript, edit: EditWords) -> Transcript:
     """Return the transcript with other words in its alternatives."""
-    return replace(transcript, nbest=tuple(_alternative_with(one, edit(one.words)) for one in transcript.nbest))
+    edited = [(one, tuple(edit(one.words))) for one in transcript.nbest]
+    nbest = (one if words == one.words else replace(one, text=join_words(words), words=words) for one, words in edited)
+    return replace(transcript, nbest=tuple(nbest))
 
 
 def _with_words(segment: Segment, words: Sequence[Word]) -> Segment | None:
@@ -72,10 +74,6 @@ def _with_words(segment: Segment, words: Sequence[Word]) -> Segment | None:
         return None
     made = make_segment(words)
     return replace(made, line=segment.line, speaker=segment.speaker)
-
-
-def _alternative_with(one: Alternative, words: Sequence[Word]) -> Alternative:
-    return one if tuple(words) == one.words else replace(one, text=join_words(words), words=tuple(words))
 
 
 def with_own_words(transcript: Transcript) -> Transcript | None:

@@ -226,11 +226,6 @@ class VoiceModelConfig:
         """Seconds of audio per frame of the encoder."""
         return self.features.hop_length * self.encoder.subsampling_factor / self.features.sample_rate
 
-    @property
-    def pooled_size(self) -> int:
-        """Numbers that the pooling makes of all frames."""
-        return self.encoder.d_model * (1 if self.pooling == "tap" else 2)
-
     def num_frames(self, num_samples: int) -> int:
         """Return the number of the encoder's output frames."""
         return -(-self.features.num_frames(num_samples) // self.encoder.subsampling_factor)

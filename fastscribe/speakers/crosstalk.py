@@ -155,7 +155,8 @@ class Levels:
     def _difference_db(self, channels: tuple[int, int], spans: Sequence[Span]) -> float:
         """Return by how much the first channel is softer than the second in the spans, in dB; negative: louder."""
         (first_db, first_own_db), (second_db, second_own_db) = (
-            (self._level(channel, spans), self._own_db[channel]) for channel in channels
+            (_decibels(self._energies[channel][self._frames(channel, spans)]), self._own_db[channel])
+            for channel in channels
         )
         if first_own_db is not None and second_own_db is not None:
             return (second_db - second_own_db) - (first_db - first_own_db)
@@ -170,9 +171,6 @@ class Levels:
         spans = [(word.start_s, word.end_s) for word in words]
         frames = self._frames(channel, spans)
         return _decibels(self._energies[channel][frames]) if len(frames) * self._frame_s >= _MIN_OWN_S else None
-
-    def _level(self, channel: int, spans: Sequence[Span]) -> float:
-        return _decibels(self._energies[channel][self._frames(channel, spans)])
 
     def _frames(self, channel: int, spans: Iterable[Span]) -> list[int]:
         found: set[int] = set()

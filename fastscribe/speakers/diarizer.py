@@ -23,20 +23,13 @@ from fastscribe.families.conformer.config import EncoderConfig
 from fastscribe.families.conformer.cpu_layers import MIN_ELEMENTS, conformer_for_cpu_
 from fastscribe.families.conformer.encoder import Encoder
 from fastscribe.families.model import Prepare, torch_dtype
-from fastscribe.speakers.config import SpeakerCheckpoint, SpeakerModelConfig
+from fastscribe.speakers.config import SpeakerCheckpoint
 from fastscribe.speakers.side_model import SideModel
 from fastscribe.speakers.sortformer import Sortformer
 from fastscribe.types import AnyArray, Features, Frames, Hypothesis
 
 _LAYERS = ("encoder.subsampling", "encoder.layers.", "layers.")
 _NOT_FINITE = "the speaker model's output holds NaN or infinite numbers"
-
-
-def transformer_for_cpu_(layers: nn.ModuleList) -> None:
-    """Let layers in bf16 attend with a loop, in place."""
-    for layer in layers.children():
-        assert isinstance(layer, BridgeLayer)
-        layer.attention.attend = attend_with_loop
 
 
 def attend_with_loop(
@@ -100,22 +93,20 @@ class Diarizer(SideModel[SpeakerCheckpoint, Sortformer]):
         if device.type == "cpu" and isinstance(model.encoder, Encoder):
             conformer_for_cpu_(model.encoder)
             if model.encoder.config.has_loops and model.layers_dtype == torch.bfloat16 and has_native_bf16():
-                transformer_for_cpu_(model.layers)
+                for layer in model.layers.children():
+                    assert isinstance(layer, BridgeLayer)
+                    layer.attention.attend = attend_with_loop
         return diarizer
-
-    @property
-    def config(self) -> SpeakerModelConfig:
-        return self.model.config
 
     @torch.inference_mode()
     def features(self, samples_BS: torch.Tensor, lengths_B: torch.Tensor) -> Features:
         """Return the log-mel features of recordings, each divided by its own largest sample if the model wants it."""
         gain_B1: torch.Tensor | None = None
-        if self.config.peak_guard is not None:
+        if (guard := self.model.config.peak_guard) is not None:
             scale = 1 / 32768 if samples_BS.dtype == torch.int16 else 1.0
             rows = zip(samples_BS, lengths_B.tolist(), strict=True)
             peak_B = torch.stack([samples_S[: max(1, length)].amax() for samples_S, length in rows]) * scale
-            gain_B1 = (1 / (peak_B + self.config.peak_guard))[:, None]
+            gain_B1 = (1 / (peak_B + guard))[:, None]
         features: Features = self.log_mel(samples_BS, lengths_B, gain_B1)
         return features
 

@@ -65,7 +65,9 @@ def _renamed(weights: Mapping[str, TensorSource], encoder: EncoderConfig) -> dic
 
 def speaker_model_config(config: Section) -> SpeakerModelConfig:
     """Convert model_config.yaml. Raises UnsupportedCheckpoint naming key and value."""
-    features, encoder = features_of(config.part("preprocessor")), _encoder(config.part("encoder"))
+    features, section = features_of(config.part("preprocessor")), config.part("encoder")
+    target(section, "ConformerEncoder")
+    encoder = encoder_config(section)
     transformer = _transformer(config.part("transformer_encoder"))
     modules = config.part("sortformer_modules")
     target(modules, "SortformerModules")
@@ -95,11 +97,6 @@ def speaker_model_config(config: Section) -> SpeakerModelConfig:
         peak_guard=None if is_streaming else guard,
         cache=cache if is_streaming else None,
     )
-
-
-def _encoder(section: Section) -> EncoderConfig:
-    target(section, "ConformerEncoder")
-    return encoder_config(section)
 
 
 def _transformer(section: Section) -> TransformerConfig:

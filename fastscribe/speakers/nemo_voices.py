@@ -81,7 +81,7 @@ def voice_model_config(config: Section) -> VoiceModelConfig:
     section = config.part("encoder")
     encoder: JasperConfig | EcapaConfig
     if target(section, "ConvASREncoder", "ECAPAEncoder") == "ECAPAEncoder":
-        encoder = _ecapa(section, _frame_multiple(preprocessor))
+        encoder = _ecapa(section, preprocessor.whole("pad_to", _FRAME_MULTIPLE, 0, 1024))
     else:
         encoder = encoder_config(section)
     if encoder.num_mels != features.num_mels:
@@ -91,10 +91,10 @@ def voice_model_config(config: Section) -> VoiceModelConfig:
     validate(ModelConfig(features, limited, None, None, (), has_ctc=True, num_labels=1), config.where)
     decoder = config.part("decoder")
     pooling: Pooling = decoder.choose("pool_mode", "xvector", get_args(Pooling))
-    width = _within(decoder, "feat_in", _MAX_WIDTH)
+    width = decoder.whole("feat_in", None, 1, _MAX_WIDTH)
     if width != encoder.d_model:
         raise UnsupportedCheckpoint(config.where, "decoder.feat_in", width, str(encoder.d_model))
-    channels = _within(decoder, "attention_channels", _MAX_WIDTH, 128)
+    channels = decoder.whole("attention_channels", 128, 1, _MAX_WIDTH)
     sizes = decoder.get("emb_sizes", 256)
     sizes = sizes if isinstance(sizes, list) else [sizes]
     if not 0 < len(sizes) <= _MAX_SIZES or not all(type(one) is int and 0 < one <= _MAX_WIDTH for one in sizes):
@@ -115,11 +115,11 @@ def _ecapa(section: Section, frame_multiple: int) -> EcapaConfig:
     filters, kernels, dilations = (_numbers(section, key) for key in ("filters", "kernel_sizes", "dilations"))
     section.ignore("init_mode")
     config = EcapaConfig(
-        num_mels=_within(section, "feat_in", 1024),
+        num_mels=section.whole("feat_in", None, 1, 1024),
         width=filters[0],
         kernels=kernels,
         dilations=dilations,
-        groups=_within(section, "scale", _MAX_WIDTH, 8),
+        groups=section.whole("scale", 8, 1, _MAX_WIDTH),
         se_hidden=_ECAPA_SE_HIDDEN,
         frame_multiple=frame_multiple,
     )
@@ -142,20 +142,6 @@ def _numbers(section: Section, key: str) -> tuple[int, ...]:
     if not 0 < len(values) <= 64 or not all(type(one) is int and 0 < one <= _MAX_WIDTH for one in values):
         raise UnsupportedCheckpoint(section.where, section.path(key), values, f"numbers from 1 to {_MAX_WIDTH}")
     return tuple(values)
-
-
-def _within(section: Section, key: str, most: int, default: int | None = None) -> int:
-    value = section.positive(key, default)
-    if value > most:
-        raise UnsupportedCheckpoint(section.where, section.path(key), value, f"1 to {most}")
-    return value
-
-
-def _frame_multiple(preprocessor: Section) -> int:
-    value = preprocessor.get("pad_to", _FRAME_MULTIPLE)
-    if type(value) is not int or not 0 <= value <= 1024:
-        raise UnsupportedCheckpoint(preprocessor.where, preprocessor.path("pad_to"), value, "0 to 1024")
-    return value
 
 
 def _renamed(weights: Mapping[str, TensorSource], config: VoiceModelConfig) -> dict[str, TensorSource]:

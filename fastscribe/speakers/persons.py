@@ -10,7 +10,8 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -84,11 +85,6 @@ class Person:
     def speech_s(self) -> float:
         return sum(one.voice.speech_s for one in self.speakers)
 
-    @property
-    def shown(self) -> str:
-        """What stands for the person in transcripts."""
-        return self.name or self.id
-
 
 @dataclass(frozen=True)
 class Persons:
@@ -97,11 +93,11 @@ class Persons:
     persons: tuple[Person, ...] = ()
     unknown: tuple[Speaker, ...] = ()
     threshold: float = THRESHOLD
-    names: dict[tuple[Recording, str], str] = field(init=False, compare=False, repr=False)  # by speaker
 
-    def __post_init__(self) -> None:
-        names = {one.key: person.shown for person in self.persons for one in person.speakers}
-        object.__setattr__(self, "names", names)
+    @cached_property
+    def names(self) -> dict[tuple[Recording, str], str]:
+        """What stands for the person in transcripts, by speaker."""
+        return {one.key: person.name or person.id for person in self.persons for one in person.speakers}
 
     @property
     def num_speakers(self) -> int:
@@ -202,15 +198,14 @@ def _with_ids(
             ids[at] = id
             taken.add(id)
     number = max((_number(id) for id in {*taken, *(person.id for person in earlier)}), default=0)
-    new = sorted((at for at in range(len(groups)) if at not in ids), key=lambda at: _speech_order(groups[at]))
-    for at in new:
+
+    def order(at: int) -> tuple[float, Any]:
+        return -sum(one.voice.speech_s for one in groups[at]), min(map(_order, groups[at]))
+
+    for at in sorted((at for at in range(len(groups)) if at not in ids), key=order):
         number += 1
         ids[at] = f"person {number}"
     return [(ids[at], group) for at, group in enumerate(groups)]
-
-
-def _speech_order(group: Sequence[Speaker]) -> tuple[float, Any]:
-    return -sum(one.voice.speech_s for one in group), min(map(_order, group))
 
 
 def _order(speaker: Speaker) -> tuple[str, int, float, str]:

@@ -48,10 +48,12 @@ def read_models(options: Options, config: ModelConfig) -> Mapping[str, SpeakerCh
     found: dict[str, SpeakerCheckpoint | VoiceCheckpoint] = {}
     if options.speakers not in (None, CHANNELS):
         found[TURNS] = _with_streaming(read_speaker_model(options.speakers), options)
-        _check_rate(config, found[TURNS], "--speakers")
     if options.voices is not None:
         found[VOICES] = read_voice_model(options.voices)
-        _check_rate(config, found[VOICES], "--voices")
+    rate, option_of = config.features.sample_rate, {TURNS: "--speakers", VOICES: "--voices"}
+    for purpose, other in found.items():
+        if (own := other.config.features.sample_rate) != rate:
+            raise UnsupportedCheckpoint(other.path, f"sample rate of {option_of[purpose]}", own, f"the model's {rate}")
     return found
 
 
@@ -63,9 +65,3 @@ def _with_streaming(checkpoint: SpeakerCheckpoint, options: Options) -> SpeakerC
     except ValueError as error:
         given = streaming_text(options.speaker_streaming)
         raise UsageError(f"--speaker-streaming {given}: {checkpoint.path}: {error}") from error
-
-
-def _check_rate(config: ModelConfig, other: SpeakerCheckpoint | VoiceCheckpoint, option: str) -> None:
-    rate, own = config.features.sample_rate, other.config.features.sample_rate
-    if own != rate:
-        raise UnsupportedCheckpoint(other.path, f"sample rate of {option}", own, f"the model's {rate}")

@@ -1,23 +1,29 @@
-"""Prepare a recording for speakers: read its channels, its turns, or all of its samples (pipeline.interfaces.PlainInputs)."""
+"""What speakers add before a recording is transcribed and after: each way to tell who speaks reads its channels, its turns or
+all of its samples, and makes a dialogue of its channels or gives its words to speakers (pipeline.interfaces).
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 
+from fastscribe.audio.failures import to_failure
 from fastscribe.audio.mixing import noted
 from fastscribe.audio.read import Spans, channel_blocks, read
 from fastscribe.audio.surround import SURROUND
-from fastscribe.pipeline.interfaces import PlainInputs
+from fastscribe.pipeline.interfaces import PlainInputs, PlainTranscripts, Step
 from fastscribe.segmentation.loudness import SILENCE
+from fastscribe.speakers.assembly import with_speakers
 from fastscribe.speakers.config import TURNS, SpeakerModelConfig
-from fastscribe.speakers.dialogues import check_names
-from fastscribe.speakers.turns import RttmTurns, windows
-from fastscribe.types import AudioInfo, Float32Array, Samples, Utterance
+from fastscribe.speakers.dialogues import check_names, dialogue
+from fastscribe.speakers.turns import RttmTurns, stitched, turns_of, windows
+from fastscribe.text.transcript import DecodedUtterance
+from fastscribe.types import AudioInfo, Float32Array, Samples, Transcript, Turn, Utterance
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,8 +34,8 @@ class HeldSamples(Samples):
 
 
 @dataclass(frozen=True)
-class ChannelInputs(PlainInputs):
-    """Each channel that differs is transcribed by itself, or the one that a recording's row names.
+class ByChannel(PlainInputs, PlainTranscripts):
+    """Each channel that differs is transcribed by itself, or the one that a recording's row names. They become a dialogue.
 
     Args:
         names: Of the speakers (Options.speaker_names).
@@ -45,10 +51,13 @@ class ChannelInputs(PlainInputs):
             return [audio]
         return [replace(audio, channel=channel, notes=notes) for channel in distinct_channels(audio)]
 
+    def transcript(self, channels: Sequence[Transcript], understood: Any) -> Step:
+        return dialogue(channels, self.names)
+
 
 @dataclass(frozen=True)
-class RttmInputs(PlainInputs):
-    """Each recording has turns from another tool; one without fails before a model sees it."""
+class ByRttm(PlainInputs, PlainTranscripts):
+    """Words get the speakers of another tool's turns. A recording without turns fails before a model sees it."""
 
     rttm: RttmTurns
     needs_file = True  # which says where a row's part begins
@@ -56,57 +65,78 @@ class RttmInputs(PlainInputs):
     def check(self, audio: AudioInfo) -> None:
         self.rttm.of(audio)
 
+    def transcript(self, channels: Sequence[Transcript], understood: Any) -> Step:
+        [whole] = channels
+        try:
+            return with_speakers(whole, self.rttm.of(whole.audio))
+        except Exception as error:  # one bad file becomes a Failure and the run goes on
+            return to_failure(whole.audio, "assemble", error)
+
 
 @dataclass(frozen=True)
-class ModelInputs(PlainInputs):
-    """A speaker model reads each recording, which is held in memory for both models.
+class ByModel(PlainInputs, PlainTranscripts):
+    """A speaker model reads each recording, which is held in memory for both models. Words get the speakers that it finds.
 
     Args:
         config: The speaker model's.
         sample_rate: The recogniser's.
+        names: Of the speakers (Options.speaker_names).
     """
 
     config: SpeakerModelConfig
     sample_rate: int
+    names: Sequence[str] | None
     needs_file = holds = True
 
     def hold(self, audio: AudioInfo) -> AudioInfo:
-        return read_whole(audio, self.sample_rate)
+        """Read a recording. Return one of its samples in memory, mono at the recogniser's rate. Raises AudioError."""
+        opposite: Spans = []
+        samples_S = read(audio, 0, audio.num_samples, sample_rate=self.sample_rate, opposite=opposite)
+        held = HeldSamples(samples_S[:, None], self.sample_rate, audio.id, audio)
+        return replace(
+            noted(audio, opposite),
+            sample_rate=self.sample_rate,
+            channels=1,
+            num_samples=len(samples_S),
+            start=0,
+            file=held,
+            is_int16=held.is_int16,
+            track=None,
+            channel=None,
+            layout=(),
+        )
 
-    def utterances(self, audio: AudioInfo) -> Iterable[Utterance]:
-        return speaker_spans(audio, self.config)
+    def utterances(self, audio: AudioInfo) -> Iterator[Utterance]:
+        """Yield what the speaker model sees of a recording: all, or overlapping windows as long as what it learnt from."""
+        if self.config.cache is not None:
+            yield Utterance(audio, 0, audio.num_samples, TURNS)
+            return
+        frame_samples = round(self.config.frame_s * audio.sample_rate)
+        num_frames = math.ceil(audio.num_samples / frame_samples)
+        for begin, end in windows(num_frames, round(self.config.trained_s / self.config.frame_s)):
+            start = begin * frame_samples
+            num_samples = min(end * frame_samples, audio.num_samples) - start
+            yield Utterance(audio, start, num_samples, TURNS)
 
+    def understand(self, parts: Sequence[DecodedUtterance]) -> tuple[Turn, ...]:
+        """Return the turns that the model found in a recording's windows. Digital silence has no turns."""
+        config, found = self.config, []
+        frame_samples = round(config.frame_s * config.features.sample_rate)
+        for utterance, hypothesis in sorted(parts, key=lambda part: part[0].start):
+            speakers_TN = hypothesis.found
+            if speakers_TN is None:
+                speakers_TN = np.zeros((config.num_frames(utterance.num_samples), config.num_speakers), np.float32)
+            found.append((utterance.start // frame_samples, speakers_TN))
+        return turns_of(stitched(found), config.frame_s, parts[0][0].audio.duration_s, self.names)
 
-def read_whole(audio: AudioInfo, sample_rate: int) -> AudioInfo:
-    """Read a recording. Return one of its samples in memory, mono at `sample_rate`. Raises AudioError."""
-    opposite: Spans = []
-    samples_S = read(audio, 0, audio.num_samples, sample_rate=sample_rate, opposite=opposite)
-    held = HeldSamples(samples_S[:, None], sample_rate, audio.id, audio)
-    return replace(
-        noted(audio, opposite),
-        sample_rate=sample_rate,
-        channels=1,
-        num_samples=len(samples_S),
-        start=0,
-        file=held,
-        is_int16=held.is_int16,
-        track=None,
-        channel=None,
-        layout=(),
-    )
-
-
-def speaker_spans(audio: AudioInfo, config: SpeakerModelConfig) -> Iterator[Utterance]:
-    """Yield what a speaker model sees of a recording: all, or overlapping windows as long as what it learnt from."""
-    if config.cache is not None:
-        yield Utterance(audio, 0, audio.num_samples, TURNS)
-        return
-    frame_samples = round(config.frame_s * audio.sample_rate)
-    num_frames = math.ceil(audio.num_samples / frame_samples)
-    for begin, end in windows(num_frames, round(config.trained_s / config.frame_s)):
-        start = begin * frame_samples
-        num_samples = min(end * frame_samples, audio.num_samples) - start
-        yield Utterance(audio, start, num_samples, TURNS)
+    def transcript(self, channels: Sequence[Transcript], understood: Any) -> Step:
+        [whole] = channels
+        if isinstance(whole.audio.file, HeldSamples):
+            whole = replace(whole, audio=whole.audio.file.audio)
+        try:
+            return with_speakers(whole, understood)
+        except Exception as error:  # one bad file becomes a Failure and the run goes on
+            return to_failure(whole.audio, "assemble", error)
 
 
 # Largest energy of what differs in two channels that are the same, as a share of the louder one's: -40 dB. Encoders may

@@ -44,11 +44,19 @@ def check_options(options: Options) -> None:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Raise OptionError for speakers' names that files cannot have."""
+    """Raise OptionError for speakers' names that files cannot have, which have each on a line."""
     if not names:
         raise OptionError("speaker_names", names, "there is no name")
     for name in names:
-        _check_name(names, name)
+        problem = ""
+        if not name.strip() or not name.isprintable() or name != name.strip():
+            problem = "a name is empty, or has spaces around it or characters that cannot be printed"
+        elif names.count(name) > 1:
+            problem = f"names {name} twice"
+        elif re.fullmatch(r"(channel|speaker) [0-9]+", name):
+            problem = f"{name} is the name of a {name.split()[0]} without one"
+        if problem:
+            raise OptionError("speaker_names", ",".join(names), problem)
 
 
 def parse_streaming(text: str) -> list[tuple[str, int | str]]:
@@ -85,16 +93,3 @@ def _streaming(given: Any) -> tuple[tuple[str, int], ...]:
     if not found:
         raise OptionError("speaker_streaming", given, "there is no setting")
     return tuple((name, found[name]) for name in STREAMING_SETTINGS if name in found)
-
-
-def _check_name(names: Sequence[str], name: str) -> None:
-    """Check a speaker's name, which files have on a line."""
-    problem = ""
-    if not name.strip() or not name.isprintable() or name != name.strip():
-        problem = "a name is empty, or has spaces around it or characters that cannot be printed"
-    elif names.count(name) > 1:
-        problem = f"names {name} twice"
-    elif re.fullmatch(r"(channel|speaker) [0-9]+", name):
-        problem = f"{name} is the name of a {name.split()[0]} without one"
-    if problem:
-        raise OptionError("speaker_names", ",".join(names), problem)

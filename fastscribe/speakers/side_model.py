@@ -32,18 +32,6 @@ Self = TypeVar("Self", bound="SideModel[Any, Any]")
 _CONTAINERS = (Sortformer, VoiceModel, StackedEncoder, RotaryLayers)
 
 
-def build_network(
-    config: SpeakerModelConfig | VoiceModelConfig,
-    weights: Mapping[str, torch.Tensor],
-    where: object,
-    prepare_: Prepare | None = None,
-) -> Sortformer | VoiceModel:
-    """Build a speaker or voice model, as model.build_model() a transcription model."""
-    network = _empty(config)
-    load_(network, weights, where, prepare_, containers=_CONTAINERS)
-    return network
-
-
 def check_weights(
     config: SpeakerModelConfig | VoiceModelConfig, weights: Mapping[str, torch.Tensor], where: object
 ) -> None:
@@ -79,7 +67,8 @@ class SideModel(Generic[C, M]):
         Raises:
             WeightsMismatch: The weights do not fit the config.
         """
-        model = build_network(checkpoint.config, checkpoint.weights, checkpoint.path, prepare(device, "fp32"))
+        model = _empty(checkpoint.config)
+        load_(model, checkpoint.weights, checkpoint.path, prepare(device, "fp32"), containers=_CONTAINERS)
         return cls(cast(Any, model), LogMel(checkpoint.config.features).to(device), device)
 
     def features(self, samples_BS: torch.Tensor, lengths_B: torch.Tensor) -> Features:
@@ -99,10 +88,6 @@ class VoicePrinter(SideModel[VoiceCheckpoint, VoiceModel]):
     """A voice model's stages. The result of an utterance (Hypothesis.found) is its vector [E]."""
 
     runs_in_parts = False
-
-    @property
-    def config(self) -> VoiceModelConfig:
-        return self.model.config
 
     @torch.inference_mode()
     def encode(self, features: Features) -> Frames:

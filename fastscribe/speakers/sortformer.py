@@ -232,7 +232,7 @@ class Sortformer(nn.Module):
             going_R = torch.tensor(going, device=device)
             own = (begin - chunk - first) // factor
             chunk_BTD = frames_BTD[going_R, own : own + cache.chunk_frames]
-            frame_BTN = _means(found_BTN[going_R], outputs)
+            frame_BTN = F.avg_pool1d(found_BTN[going_R].transpose(1, 2), outputs, outputs).transpose(1, 2)
             memory = memory.rows(going_R).after(chunk_BTD, frame_BTN, before, cache)
             rows = [rows[number] for number in going]
         return out_BTN, torch.tensor(out_lengths, device=device)
@@ -245,10 +245,3 @@ class Sortformer(nn.Module):
         """
         factor = self.config.encoder.subsampling_factor
         return num_frames if self.upsampling is None else (num_frames // factor + 1) * factor
-
-
-def _means(probabilities_BTN: torch.Tensor, outputs: int) -> torch.Tensor:
-    """Return the mean probabilities of each encoder frame."""
-    if outputs == 1:
-        return probabilities_BTN
-    return F.avg_pool1d(probabilities_BTN.transpose(1, 2), outputs, outputs).transpose(1, 2)

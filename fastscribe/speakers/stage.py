@@ -13,11 +13,10 @@ from fastscribe.config import CHANNELS, ModelConfig, Options
 from fastscribe.pipeline import batching
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.interfaces import Additions, ModelFacts
-from fastscribe.speakers.assembly import Dialogues, ModelTranscripts, RttmTranscripts
 from fastscribe.speakers.config import TURNS, VOICES, SpeakerModelConfig, VoiceModelConfig
-from fastscribe.speakers.recordings import ChannelInputs, ModelInputs, RttmInputs
+from fastscribe.speakers.recordings import ByChannel, ByModel, ByRttm
 from fastscribe.speakers.turns import RttmTurns
-from fastscribe.speakers.voice_prints import LostPrints, VoicePrints
+from fastscribe.speakers.voice_prints import VoicePrints
 from fastscribe.types import Utterance
 
 _MAX_HELD_BYTES, _BYTES_PER_SAMPLE = 2 << 30, 4  # of recordings that a speaker model sees, which are held as a whole
@@ -86,29 +85,29 @@ class SpeakerStage:
         """Return a run's additions with those of speakers."""
         rate, names = config.features.sample_rate, options.speaker_names
         if options.speakers == CHANNELS:
-            run = replace(run, inputs=ChannelInputs(names), transcripts=Dialogues(names))
+            by_channel = ByChannel(names)
+            run = replace(run, inputs=by_channel, transcripts=by_channel)
         elif self._rttm is not None:
-            turns = self._rttm
-            run = replace(
-                run, inputs=RttmInputs(turns), transcripts=RttmTranscripts(turns), needs_whole_recordings=True
-            )
+            by_rttm = ByRttm(self._rttm)
+            run = replace(run, inputs=by_rttm, transcripts=by_rttm, needs_whole_recordings=True)
         if (speaker_model := facts.others.get(TURNS)) is not None:
             max_held_s = _MAX_HELD_BYTES / _BYTES_PER_SAMPLE / rate
+            by_model = ByModel(speaker_model, rate, names)
             run = replace(
                 run,
-                inputs=ModelInputs(speaker_model, rate),
-                transcripts=ModelTranscripts(speaker_model, names),
+                inputs=by_model,
+                transcripts=by_model,
                 plans={**run.plans, TURNS: partial(plan_turns, speaker_model, rate, options, max_held_s)},
                 max_held_s=max_held_s,
                 needs_whole_recordings=True,
             )
         if (voice_model := facts.others.get(VOICES)) is not None:
-            lost = LostPrints()
+            prints = VoicePrints(voice_model, options.batch_size)
             run = replace(
                 run,
                 plans={**run.plans, VOICES: partial(plan_voices, voice_model, rate)},
-                follow_up=VoicePrints(voice_model, options.batch_size, lost),
-                reports=(*run.reports, lost.lines),
+                follow_up=prints,
+                reports=(*run.reports, prints.lines),
                 needs_whole_recordings=True,
             )
         return run

@@ -14,6 +14,7 @@ E numbers of the vector.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from itertools import pairwise
 
 import torch
@@ -105,13 +106,19 @@ class VoiceModel(nn.Module):
         encoder = config.encoder
         self.encoder = JasperEncoder(encoder) if isinstance(encoder, JasperConfig) else EcapaEncoder(encoder)
         self.attention = AttentionWeights(encoder.d_model, config.attention_channels) if self._has_attention else None
-        sizes = (config.pooled_size, *config.sizes)
-        layer = NormLinear if self._has_attention else LinearNorm
-        self.layers = nn.ModuleList(layer(*pair) for pair in pairwise(sizes))
+        sizes = (encoder.d_model * (1 if config.pooling == "tap" else 2), *config.sizes)
+        self.layers = nn.ModuleList(self._layer(*pair) for pair in pairwise(sizes))
 
     @property
     def _has_attention(self) -> bool:
         return self.config.pooling == "attention"
+
+    def _layer(self, inputs: int, outputs: int) -> nn.Sequential:
+        """Return a linear layer behind BatchNorm; without attention, before one that has no weights of its own."""
+        linear = nn.Linear(inputs, outputs)
+        if self._has_attention:
+            return nn.Sequential(OrderedDict(norm=nn.BatchNorm1d(inputs), linear=linear))
+        return nn.Sequential(OrderedDict(linear=linear, norm=nn.BatchNorm1d(outputs, affine=False)))
 
     def forward(self, features: Features) -> torch.Tensor:
         frames: Frames = self.encoder(features)
@@ -162,29 +169,3 @@ class AttentionWeights(nn.Module):
         hidden_BTA = F.relu_(F.linear(x_BTD, self.weight[:, :width]) + context_BA[:, None])
         scores_BTD: torch.Tensor = self.scores(self.norm(hidden_BTA.transpose(1, 2)).tanh().transpose(1, 2))
         return scores_BTD
-
-
-class NormLinear(nn.Module):
-    """BatchNorm and a linear layer."""
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__()
-        self.norm = nn.BatchNorm1d(inputs)
-        self.linear = nn.Linear(inputs, outputs)
-
-    def forward(self, x_BP: torch.Tensor) -> torch.Tensor:
-        out_BE: torch.Tensor = self.linear(self.norm(x_BP))
-        return out_BE
-
-
-class LinearNorm(nn.Module):
-    """A linear layer and BatchNorm without weights of its own."""
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(inputs, outputs)
-        self.norm = nn.BatchNorm1d(outputs, affine=False)
-
-    def forward(self, x_BP: torch.Tensor) -> torch.Tensor:
-        out_BE: torch.Tensor = self.norm(self.linear(x_BP))
-        return out_BE

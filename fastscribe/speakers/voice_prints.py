@@ -29,24 +29,6 @@ from fastscribe.types import (
 
 
 @dataclass
-class LostPrints:
-    """Speakers without a voice print because a stretch of theirs could not be read or heard."""
-
-    num: int = 0
-    first: str = ""  # what happened to the first of them
-
-    def add(self, path: str, speaker: str, message: str) -> None:
-        self.num += 1
-        self.first = self.first or f"{path}, {speaker}: {message}"
-
-    def lines(self) -> list[str]:
-        """A line for the user, if there are any."""
-        speakers = "1 speaker has" if self.num == 1 else f"{self.num:,} speakers have"
-        first = self.first if self.num == 1 else f"the first is {self.first}"
-        return [f"--voices: {speakers} no print, because a stretch could not be heard: {first}"] if self.num else []
-
-
-@dataclass
 class _Waiting:
     """A transcript whose stretches are not all heard yet."""
 
@@ -62,13 +44,14 @@ class VoicePrints:
     Args:
         config: The voice model's.
         batch_size: Options.batch_size.
-        lost: Counts the speakers of whom a stretch cannot be heard. They have no print.
     """
 
     purpose = VOICES
 
-    def __init__(self, config: VoiceModelConfig, batch_size: int | None, lost: LostPrints) -> None:
-        self._config, self._batch_size, self._lost = config, batch_size, lost
+    def __init__(self, config: VoiceModelConfig, batch_size: int | None) -> None:
+        self._config, self._batch_size = config, batch_size
+        self._num_lost = 0  # speakers without a print because a stretch of theirs could not be read or heard
+        self._first_lost = ""  # what happened to the first of them
         self._waiting: dict[int, _Waiting] = {}  # by the recording's index
         self._to_hear: list[Utterance] = []
         self._held_s = 0.0  # length of the recordings of `_to_hear`
@@ -120,7 +103,9 @@ class VoicePrints:
         number = waiting.speakers.pop(utterance.key)
         if isinstance(outcome, Failure):
             if number not in waiting.lost:
-                self._lost.add(outcome.path, waiting.transcript.voices[number].speaker, outcome.message)
+                speaker = waiting.transcript.voices[number].speaker
+                self._num_lost += 1
+                self._first_lost = self._first_lost or f"{outcome.path}, {speaker}: {outcome.message}"
             waiting.lost.add(number)
         elif (voice_E := outcome.found) is not None:
             weighted_E = voice_E * np.float32(utterance.duration_s / np.linalg.norm(voice_E))
@@ -129,6 +114,14 @@ class VoicePrints:
             return None
         del self._waiting[index]
         return _with_prints(waiting)
+
+    def lines(self) -> list[str]:
+        """A line for the user about speakers without a print because a stretch of theirs failed, if there are any."""
+        if not self._num_lost:
+            return []
+        speakers = "1 speaker has" if self._num_lost == 1 else f"{self._num_lost:,} speakers have"
+        first = self._first_lost if self._num_lost == 1 else f"the first is {self._first_lost}"
+        return [f"--voices: {speakers} no print, because a stretch could not be heard: {first}"]
 
 
 def _utterance(audio: AudioInfo, begin_s: float, end_s: float) -> Utterance:

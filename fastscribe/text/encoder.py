@@ -62,16 +62,12 @@ def _pieces(tokenizer: Tokenizer) -> WordEncoder:
         return EncodedWord(ids, tuple((*tokenizer.pieces, "")[token_id] for token_id in ids))
 
     if isinstance(encoder, ByteLevelEncoder):
-        written = _in_merges(tokenizer)
+        no_text = tokenizer.byte_ids | tokenizer.silent_ids
+        pieces = [piece for i, piece in enumerate(tokenizer.pieces) if i not in no_text]
+        # The characters of all pieces of several bytes.
+        written = frozenset("".join(piece for piece in pieces if len(piece.replace(WORD_MARK, " ").encode()) > 1))
         return WordEncoder(lambda word: encoded(encoder(word)), (), lambda word: encoded(encoder.first(word)), written)
     return WordEncoder(lambda word: encoded(encoder(word)), ())
-
-
-def _in_merges(tokenizer: Tokenizer) -> frozenset[str]:
-    """Return the characters of all pieces of several bytes."""
-    no_text = tokenizer.byte_ids | tokenizer.silent_ids
-    pieces = [piece for i, piece in enumerate(tokenizer.pieces) if i not in no_text]
-    return frozenset("".join(piece for piece in pieces if len(piece.replace(WORD_MARK, " ").encode()) > 1))
 
 
 def _characters(tokenizer: Tokenizer) -> WordEncoder:

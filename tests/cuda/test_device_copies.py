@@ -26,6 +26,7 @@ from fastscribe.families.blocks.ctc import CtcHead
 from fastscribe.families.blocks.features import LogMel
 from fastscribe.families.conformer import operations
 from fastscribe.families.conformer.fused_layers import fuse_
+from fastscribe.families.model import optimise_
 from fastscribe.fast_paths import RefusedPaths
 from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.recognizer import Recognizer
@@ -163,7 +164,7 @@ def test_features_do_not_sync() -> None:
 @pytest.mark.parametrize("is_fused", [False, True])
 def test_encoder_does_not_sync(is_fused: bool) -> None:
     encoder = random_encoder(small_config())
-    encoder.optimise_()
+    optimise_(encoder)
     if is_fused:
         fuse_(encoder, operations.TORCH)
     encoder.to(META)

@@ -28,6 +28,7 @@ from fastscribe.decode.families import build_aed
 from fastscribe.decode.prompt import Prompt
 from fastscribe.errors import UsageError
 from fastscribe.families.canary.attention_decoder import AttentionDecoder
+from fastscribe.families.model import optimise_
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.types import Frames, Hypothesis, Transcript
 from tests.conftest import AUDIO, MODELS, checkpoint
@@ -76,7 +77,7 @@ def tiny_decoder(config: AedConfig, seed: int) -> AttentionDecoder:
 def optimised(model: AttentionDecoder) -> AttentionDecoder:
     """Return a copy in inference form."""
     copy = deepcopy(model)
-    copy.optimise_()
+    optimise_(copy)
     assert not any(name.endswith("own.key.weight") for name in copy.state_dict())
     return copy
 

@@ -19,6 +19,7 @@ from fastscribe.families.conformer.gpu_operations import choose_operations
 from fastscribe.families.conformer.operations import POSITION_ROWS_MULTIPLE, TORCH, max_table_distance
 from fastscribe.families.conformer.triton_kernels import TRITON
 from fastscribe.families.granite.fused_layers import fuse_
+from fastscribe.families.model import optimise_
 from fastscribe.types import Features
 from tests.families.conformer.test_triton_kernels import check_subsampling, close, model_config, normal, real_frames
 from tests.families.granite.test_granite import difference, random_encoder, small
@@ -124,7 +125,7 @@ def test_the_kernels_as_granite_runs_them() -> None:
     """A convolution wider than the stream, and an encoder whose blocks are the rows of the attention kernel."""
     config = small(num_layers=2, d_model=32, num_heads=2, conv_width=64, block=8)
     plain = random_encoder(config)
-    plain.optimise_()
+    optimise_(plain)
     for_gpu = copy.deepcopy(plain)
     fuse_(for_gpu, TRITON)
     features = Features(torch.randn(2, 12, 22), torch.tensor([22, 18]))

@@ -11,7 +11,7 @@ import soundfile
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import channel_blocks
 from fastscribe.speakers import recordings
-from fastscribe.speakers.recordings import ChannelInputs, distinct_channels
+from fastscribe.speakers.recordings import ByChannel, distinct_channels
 from fastscribe.types import AudioInfo, Source
 
 RATE = 8_000
@@ -70,7 +70,7 @@ def test_reading_ends_where_all_differ(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_row_that_names_a_channel_has_that_one(tmp_path: Path) -> None:
     path = str(tmp_path / "a.wav")
     soundfile.write(path, np.random.default_rng(0).normal(0, 0.1, (RATE, 6)), RATE)
-    inputs = ChannelInputs(None)
+    inputs = ByChannel(None)
     named = probe(Source(path, path, "a", channel=4))
     assert [one.channel for one in inputs.channels(named)] == [4]
     surround = probe(Source(path, path, "a"))

@@ -57,7 +57,7 @@ def archive(**voices: str) -> list[Speaker]:
 def groups(found: Persons) -> dict[str, set[str]]:
     """Return the speakers of each person, as "a1", by what stands for the person."""
     return {
-        person.shown: {f"{one.recording.path[0]}{one.voice.speaker[-1]}" for one in person.speakers}
+        (person.name or person.id): {f"{one.recording.path[0]}{one.voice.speaker[-1]}" for one in person.speakers}
         for person in found.persons
     }
 

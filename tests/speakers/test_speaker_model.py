@@ -166,7 +166,7 @@ def test_a_dry_run_reads_no_recording_as_a_whole(
     def refuse(*_: Any) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(recordings, "read_whole", refuse)
+    monkeypatch.setattr(recordings.ByModel, "hold", refuse)
     options = Options(speakers=str(speaker_models["v2"]))
     with (
         Transcriber.load(MODEL, device="cpu", dtype="fp32", options=options) as transcriber,

@@ -19,7 +19,7 @@ from fastscribe.results.formats.writers import to_jsonl
 from fastscribe.results.stored import NotAResult, stored_voices, to_result
 from fastscribe.speakers import voice_prints
 from fastscribe.speakers.side_model import VoicePrinter
-from fastscribe.speakers.voice_prints import LostPrints, VoicePrints, alone, choose_stretches, turns_of_words
+from fastscribe.speakers.voice_prints import VoicePrints, alone, choose_stretches, turns_of_words
 from fastscribe.types import AudioInfo, Batch, Turn
 from tests.conftest import AUDIO, MODELS, waveform
 from tests.helpers import sortformer, voices
@@ -136,7 +136,7 @@ def test_prints_by_a_speaker_model_in_full_batches(
 
 def test_long_recordings_are_not_kept_for_a_full_batch() -> None:
     config: Any = SimpleNamespace(frame_s=0.5)
-    prints = VoicePrints(config, None, LostPrints())
+    prints = VoicePrints(config, None)
     for index in range(3):
         audio = AudioInfo("a", "a", RATE, 1, 3600 * RATE, index=index)
         transcript = Transcript(audio, "", (), (), speakers=("a",), turns=(Turn(0.0, 5.0, "a"),))

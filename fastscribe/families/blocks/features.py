@@ -113,11 +113,9 @@ class LogMel(nn.Module):
         """Return mel frames [B, M, T], computed like the reference or in blocks."""
         if not _uses_stft(samples_BS):
             return self._mel_in_blocks(samples_BS)
-        return torch.cat([self._mel_by_stft(rows_BS) for rows_BS in samples_BS.split(self._rows_per_chunk(samples_BS))])
-
-    def _rows_per_chunk(self, samples_BS: torch.Tensor) -> int:
         bytes_per_row = samples_BS.shape[1] // self.config.hop_length * self.config.n_fft * 8
-        return max(1, _BYTES_PER_CHUNK // max(1, bytes_per_row))
+        rows_per_chunk = max(1, _BYTES_PER_CHUNK // max(1, bytes_per_row))
+        return torch.cat([self._mel_by_stft(rows_BS) for rows_BS in samples_BS.split(rows_per_chunk)])
 
     def _dithered(self, samples_BS: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
         """Add normal noise, as transformers' CohereAsrFeatureExtractor: the same for all recordings of a length.
@@ -180,12 +178,10 @@ class LogMel(nn.Module):
         rows_BS[:, half : half + samples_BS.shape[1]] = samples_BS
         frames_FN = concatenated.unfold(0, config.n_fft, hop)[: blocks * _FRAMES_PER_BLOCK]
         with full_float32(samples_BS.device):
-            mel_FM = torch.cat([self._mel_of_frames(block_FN) for block_FN in frames_FN.split(_FRAMES_PER_BLOCK)])
+            spectra = (torch.fft.rfft(block_FN * self.window_N) for block_FN in frames_FN.split(_FRAMES_PER_BLOCK))
+            mel_FM = torch.cat([self._energy(spectrum_FK) @ self.filters_MK.t() for spectrum_FK in spectra])
         mel_BTM = torch.unflatten(mel_FM[: batch * hops_per_row], 0, (batch, hops_per_row))
         return mel_BTM[:, : num_samples // hop + 1].transpose(1, 2)
-
-    def _mel_of_frames(self, frames_FN: torch.Tensor) -> torch.Tensor:
-        return self._energy(torch.fft.rfft(frames_FN * self.window_N)) @ self.filters_MK.t()
 
     def _energy(self, spectrum: torch.Tensor) -> torch.Tensor:
         """Compute the power; overwrites the spectrum."""
@@ -203,7 +199,10 @@ class LogMel(nn.Module):
 
     def _normalise(self, mel_BMT: torch.Tensor, valid_B1T: torch.Tensor, lengths_B: torch.Tensor) -> torch.Tensor:
         if self.config.normalize == "peak":
-            return self._above_floor(mel_BMT, valid_B1T).masked_fill_(~valid_B1T, 0.0)
+            assert self.config.peak_range is not None
+            peak_B11 = mel_BMT.masked_fill(~valid_B1T, -torch.inf).amax((1, 2), keepdim=True)
+            above_BMT = torch.maximum(mel_BMT, peak_B11 - self.config.peak_range)
+            return above_BMT.div_(4).add_(1).masked_fill_(~valid_B1T, 0.0)
         mel_BMT.masked_fill_(~valid_B1T, 0.0)
         if self.config.normalize == "none":
             return mel_BMT
@@ -214,11 +213,6 @@ class LogMel(nn.Module):
         squares = mel_BMT.square().sum((1, 2) if over_bands else 2, keepdim=True, dtype=torch.float64)
         std = (squares / (count_B11 - 1).clamp(min=1)).sqrt().float()
         return mel_BMT.div_(std.add_(_STD_FLOOR))
-
-    def _above_floor(self, mel_BMT: torch.Tensor, valid_B1T: torch.Tensor) -> torch.Tensor:
-        assert self.config.peak_range is not None
-        peak_B11 = mel_BMT.masked_fill(~valid_B1T, -torch.inf).amax((1, 2), keepdim=True)
-        return torch.maximum(mel_BMT, peak_B11 - self.config.peak_range).div_(4).add_(1)
 
 
 def _uses_stft(samples: torch.Tensor) -> bool:

@@ -30,14 +30,6 @@ class FusedOnCpu(nn.Module):
         raise NotImplementedError
 
 
-class PackedOnCpu(nn.Module):
-    """A module with layers that a CPU stores in another layout."""
-
-    def pack_for_cpu_(self, dtype: torch.dtype) -> None:
-        """Replace the layers, which have this dtype."""
-        raise NotImplementedError
-
-
 @torch.no_grad()
 def fold_norm_(conv: nn.Conv1d, norm: nn.BatchNorm1d) -> None:
     """Fold a BatchNorm in eval mode, a scale and shift per channel, into the convolution, which becomes float32."""

@@ -37,9 +37,13 @@ class Fp8Linear(nn.Module):
         self.register_buffer("bias_N", None if linear.bias is None else linear.bias.detach(), persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        multiply = _scaled_product if x.is_cuda else scaled_product
-        quantise = _quantise_rows_on_gpu if x.is_cuda else quantise_rows
-        y_RN = multiply(*quantise(x.flatten(0, -2)), self.weight_NK, self.scale_1N, self.bias_N)
+        x_RK = x.flatten(0, -2)
+        if x.is_cuda:
+            from fastscribe.cuda.fp8_triton import quantise_rows as quantise_rows_in_triton
+
+            y_RN = _scaled_product(*quantise_rows_in_triton(x_RK), self.weight_NK, self.scale_1N, self.bias_N)
+        else:
+            y_RN = scaled_product(*quantise_rows(x_RK), self.weight_NK, self.scale_1N, self.bias_N)
         return torch.unflatten(y_RN.to(x.dtype), 0, x.shape[:-1])
 
 
@@ -72,12 +76,6 @@ def _scaled_product(
     return torch._scaled_mm(
         x_RK, weight_NK.t(), x_scale_R1, weight_scale_1N, bias_N, out_dtype=torch.bfloat16, use_fast_accum=True
     )
-
-
-def _quantise_rows_on_gpu(x_RK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    from fastscribe.cuda.fp8_triton import quantise_rows as quantise_rows_in_triton
-
-    return quantise_rows_in_triton(x_RK)
 
 
 def fp8_hardware_problem(device: torch.device) -> str | None:

@@ -105,9 +105,7 @@ def _can_pack(dtype: torch.dtype) -> bool:
 
 def pack_time_convs_(module: nn.Module, dtype: torch.dtype) -> None:
     """Replace every ungrouped TimeConv below `module` if packing works; results are the same."""
-    if not _can_pack(dtype) or not can_pack(dtype):
-        return
     for owner in list(module.modules()):
         for name, conv in list(owner.named_children()):
-            if isinstance(conv, TimeConv) and conv.groups == 1:
+            if isinstance(conv, TimeConv) and conv.groups == 1 and _can_pack(dtype) and can_pack(dtype):
                 setattr(owner, name, (PackedPointwise if conv.kernel_size == (1,) else PackedTimeConv)(conv))

@@ -207,12 +207,6 @@ class AttentionDecoder(Container):
         self.final_norm = _final_norm(config.decoder)
         self.head = nn.Linear(hidden, config.num_classes)
 
-    def optimise_(self) -> None:
-        """Convert to the inference form: the same function in fewer products; weight names change."""
-        for module in self.modules():
-            if isinstance(module, Attention):
-                module.optimise_()
-
     def new_cache(
         self, rows: int, num_frames: int, num_positions: int, zeros: Callable[..., torch.Tensor] | None = None
     ) -> KeyValueCache:

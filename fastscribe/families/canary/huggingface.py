@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _MAX_POSITIONS = 8192  # positions are not stored, so without a limit a config could request all memory
 _MAX_WAVE = 10_000.0  # longest wavelength of the position embeddings, in tokens
-_START, _END = ("decoder_start_token_id", 7, "<|startofcontext|>"), ("eos_token_id", 3, "<|endoftext|>")
+START, END = ("decoder_start_token_id", 7, "<|startofcontext|>"), ("eos_token_id", 3, "<|endoftext|>")
 _LAYER = r"^decoder\.layers\.(\d+)\."
 NAMES = (
     (r"^proj_out\.", "aed.head."),
@@ -75,7 +75,7 @@ def read_model(folder: Path, section: Section, model: ModelConfig) -> Checkpoint
     assert model.aed is not None
     tokenizer = read_tokenizer(folder, model)
     weights = our_names(read_weights(folder), model)
-    check_tokens(section, tokenizer.pieces)
+    check_tokens(section, tokenizer.pieces, START, END)
     whole = LazyWeights(add_missing_weights(weights, model.aed))
     return Checkpoint(folder, "huggingface", model, tokenizer, whole)
 
@@ -131,9 +131,9 @@ def aed(config: Section, decoder: Section, d_model: int) -> AedConfig:
     )
 
 
-def check_tokens(config: Section, pieces: Sequence[str]) -> None:
-    """Check the ids of the start and end tokens. Raises UnsupportedCheckpoint."""
-    for key, default, piece in (_START, _END):
+def check_tokens(config: Section, pieces: Sequence[str], *tokens: tuple[str, int, str]) -> None:
+    """Check the ids of tokens, each a key of config.json, its default, and the piece. Raises UnsupportedCheckpoint."""
+    for key, default, piece in tokens:
         token = config.get(key, default)
         if type(token) is not int or not 0 <= token < len(pieces) or pieces[token] != piece:
             raise UnsupportedCheckpoint(config.where, config.path(key), token, f"the id of {piece} in the vocabulary")

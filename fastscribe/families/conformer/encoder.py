@@ -1,6 +1,6 @@
 """The FastConformer encoder (Rekesh et al. 2023, after Gulati et al. 2020). Attention is in attention.py.
 
-The layout is [B, T, D] throughout. Parameters have the unfused names of training and checkpoints. `optimise_` converts a
+The layout is [B, T, D] throughout. Parameters have the unfused names of training and checkpoints. `model.optimise_` converts a
 loaded encoder to its inference form: one matrix for q, k and v, BatchNorm folded into the depthwise convolution (in float32,
 before any cast), and subsampling's products as linear layers.
 
@@ -73,16 +73,6 @@ class Encoder(Container):
     def num_frames(self, mel_frames: int) -> int:
         """Return the number of output frames."""
         return self.config.num_frames(mel_frames)
-
-    @torch.no_grad()
-    def optimise_(self) -> None:
-        """Convert to the inference form. Call in eval mode, before casting; the encoder cannot be trained afterwards."""
-        for layer in self.layers.children():
-            assert isinstance(layer, ConformerLayer)
-            layer.optimise_()
-        self.subsampling.optimise_()
-        if self.language_prompt is not None:
-            self.language_prompt.optimise_()
 
 
 class Subsampling(Optimised, FusedOnCpu):

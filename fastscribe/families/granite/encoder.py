@@ -47,13 +47,6 @@ class GraniteEncoder(Container):
         """Return the number of output frames."""
         return self.config.num_frames(max(mel_frames, self.config.subsampling_factor))
 
-    @torch.no_grad()
-    def optimise_(self) -> None:
-        """Convert to the inference form. Call in eval mode, before casting."""
-        for layer in self.modules():
-            if isinstance(layer, GraniteLayer):
-                layer.optimise_()
-
 
 def stack(features: Features, min_frames: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Append each mel frame's difference in time and join the frames in pairs.

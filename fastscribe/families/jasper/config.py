@@ -85,12 +85,13 @@ class JasperConfig:
             is_strided = block.total_stride > 1
             own_stride = block.stride if block.residual == "stride_add" else 1
             convolutions += block.repeat + len(residuals)
+            depthwise = (channels, block.filters) if block.repeat > 1 else (channels,)  # channels of these convolutions
             for fits, name, value, supported in (
                 (block.kernel % 2 == 1, "kernel", block.kernel, "odd numbers"),
                 (block.stride == 1 or block.dilation == 1, "dilation", block.dilation, "1 with a stride"),
                 (all(n % block.groups == 0 for n in (block.filters, channels)), "groups", block.groups, "divisors"),
                 (block.heads is None or block.separable, "heads", block.heads, "null without separable"),
-                (not any(n % (block.heads or 1) for n in _widths(block, channels)), "heads", block.heads, "divisors"),
+                (not any(n % (block.heads or 1) for n in depthwise), "heads", block.heads, "divisors"),
                 (not residuals or residuals == inputs, "residual", block.residual, "of the blocks just before"),
                 (not residuals or own_stride == block.total_stride, "stride", block.stride, "the residual's"),
                 (not (block.dense and is_strided), "stride", block.stride, "1 in dense blocks"),
@@ -105,11 +106,6 @@ class JasperConfig:
 
 
 _MAX_BLOCKS, _MAX_CONVOLUTIONS = 256, 4000  # convolutions include those of residuals
-
-
-def _widths(block: JasperBlockConfig, in_channels: int) -> tuple[int, ...]:
-    """Return the channels of the block's depthwise convolutions."""
-    return (in_channels, block.filters) if block.repeat > 1 else (in_channels,)
 
 
 def encoder_shapes(config: JasperConfig) -> Shapes:

@@ -20,9 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fastscribe.families.blocks.forms import Container, Optimised, PackedOnCpu, fold_norm_
+from fastscribe.families.blocks.forms import Container, Optimised, fold_norm_
 from fastscribe.families.blocks.padding import Padding
-from fastscribe.families.blocks.time_conv import TIME_CONVS, TimeConv, pack_time_convs_
+from fastscribe.families.blocks.time_conv import TIME_CONVS, TimeConv
 from fastscribe.families.jasper.config import JasperBlockConfig, JasperConfig
 from fastscribe.types import Features, Frames
 
@@ -104,13 +104,6 @@ class JasperEncoder(Container):
         """Return the number of output frames."""
         return -(-(mel_frames + (not self.config.masked)) // self.config.subsampling_factor)
 
-    @torch.no_grad()
-    def optimise_(self) -> None:
-        """Convert to the inference form. Call in eval mode, before casting."""
-        for conv in self.modules():
-            if isinstance(conv, ConvNorm):
-                conv.optimise_()
-
 
 @dataclass(frozen=True)
 class _RowLengths:
@@ -180,7 +173,7 @@ def _pointwise(config: JasperBlockConfig) -> JasperBlockConfig:
     return JasperBlockConfig(config.filters, 1, 1, config.stride, False, 1, False, 1, None, "none", False)
 
 
-class ConvNorm(Optimised, PackedOnCpu):
+class ConvNorm(Optimised):
     """[depthwise,] convolution, BatchNorm [, shuffle]. May overwrite the input's padding."""
 
     def __init__(self, config: JasperBlockConfig, in_channels: int, stride: int) -> None:
@@ -214,7 +207,3 @@ class ConvNorm(Optimised, PackedOnCpu):
             assert isinstance(self.conv, TimeConv)
             fold_norm_(self.conv, self.norm)
             self.norm = nn.Identity()
-
-    def pack_for_cpu_(self, dtype: torch.dtype) -> None:
-        """Pack the ungrouped convolutions."""
-        pack_time_convs_(self, dtype)

@@ -49,7 +49,7 @@ def _block(part: Section, residual: JasperResidual, masked: bool) -> JasperBlock
     part.choose("future_context", -1, (-1,))
     part.ignore("dropout", "se_reduction_ratio", "se_context_size", "se_interpolation_mode")
     filters = part.positive("filters")
-    separable = part.choose("separable", False, (True, False))
+    separable, has_se = part.choose("separable", False, (True, False)), part.choose("se", False, (True, False, None))
     heads = None if part.get("heads", -1) == -1 else part.positive("heads")
     config = JasperBlockConfig(
         filters=filters,
@@ -63,14 +63,10 @@ def _block(part: Section, residual: JasperResidual, masked: bool) -> JasperBlock
         heads=heads if separable and masked else None,  # NeMo uses them only there
         residual=residual if part.choose("residual", True, (True, False)) else "none",
         dense=part.choose("residual_dense", False, (True, False)),
-        se_hidden=filters // part.positive("se_reduction_ratio", _SE_REDUCTION) if _has_se(part) else None,
+        se_hidden=filters // part.positive("se_reduction_ratio", _SE_REDUCTION) if has_se else None,
     )
     part.finish()
     return config
-
-
-def _has_se(part: Section) -> bool:
-    return bool(part.choose("se", False, (True, False, None)))
 
 
 def _only(part: Section, key: str) -> int:

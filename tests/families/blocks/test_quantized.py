@@ -30,6 +30,7 @@ from fastscribe.families.blocks.int8 import (
 from fastscribe.families.blocks.packed import pack_linears_
 from fastscribe.families.conformer.fused_layers import fuse_
 from fastscribe.families.conformer.operations import TORCH
+from fastscribe.families.model import optimise_
 from fastscribe.fast_paths import RefusedPaths
 from fastscribe.pipeline import model_building
 from fastscribe.types import Features
@@ -244,7 +245,7 @@ def test_fp8_on_gpu_equals_reference(rows: int, bias: bool) -> None:
 @pytest.mark.parametrize("use_bias", [True, False])
 def test_quantised_encoder(kind: str, use_bias: bool) -> None:
     encoder = random_encoder(small_config(use_bias=use_bias))
-    encoder.optimise_()
+    optimise_(encoder)
     quantised = copy.deepcopy(encoder)
     {"int8": quantise_int8_, "fp8": quantise_fp8_}[kind](quantised)
     replaced = [module for module in quantised.modules() if isinstance(module, (Int8Linear, Fp8Linear))]
@@ -267,7 +268,7 @@ def test_quantised_encoder(kind: str, use_bias: bool) -> None:
 @pytest.mark.parametrize("use_bias", [True, False])
 def test_fp8_in_fused_layers(use_bias: bool) -> None:
     plain = random_encoder(small_config(use_bias=use_bias))
-    plain.optimise_()
+    optimise_(plain)
     quantised = copy.deepcopy(plain)
     fuse_(quantised, TORCH)
     quantise_fp8_(quantised)

@@ -20,7 +20,7 @@ from fastscribe.families.blocks.row_kernels import kernels
 from fastscribe.families.conformer import cpu_layers
 from fastscribe.families.conformer.cpu_layers import CpuLayers, PlainBranch, Stream, conformer_for_cpu_
 from fastscribe.families.conformer.encoder import Encoder, Layers
-from fastscribe.families.model import to_cpu_form_, torch_dtype
+from fastscribe.families.model import optimise_, to_cpu_form_, torch_dtype
 from tests.conftest import MODELS, recognizer, torch_threads
 from tests.families.conformer.test_encoder import VARIANTS, random_encoder, small_config
 
@@ -32,7 +32,7 @@ LENGTHS = [23, 9, 1, 0]
 def plain_form(dtype: str, **changes: Any) -> Encoder:
     """A small encoder with the plain layers, in its final dtype; the same weights at every call."""
     encoder = random_encoder(small_config(**changes))
-    encoder.optimise_()
+    optimise_(encoder)
     to_cpu_form_(encoder, dtype, quantises=True)
     return encoder
 
@@ -284,7 +284,7 @@ def test_a_kept_table_of_positions_changes_no_bit(dtype: str) -> None:
 def test_narrow_encoders_keep_the_plain_layers() -> None:
     for width, form in ((256, Layers), (512, CpuLayers)):
         encoder = random_encoder(small_config(d_model=width, num_layers=1))
-        encoder.optimise_()
+        optimise_(encoder)
         conformer_for_cpu_(encoder)
         assert type(encoder.layers) is form
 

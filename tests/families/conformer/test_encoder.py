@@ -27,6 +27,7 @@ from fastscribe.families.conformer import attention
 from fastscribe.families.conformer.attention import Positions, RelPositionAttention, relative_positions
 from fastscribe.families.conformer.config import EncoderConfig, LanguagePromptConfig
 from fastscribe.families.conformer.encoder import Encoder
+from fastscribe.families.model import optimise_
 from fastscribe.types import Features
 from tests.conftest import torch_threads
 
@@ -89,7 +90,7 @@ def test_inference_form_equals_training_form(changes: dict, pack: bool) -> None:
     config = small_config(**changes)
     encoder = random_encoder(config)
     fused = copy.deepcopy(encoder)
-    fused.optimise_()
+    optimise_(fused)
     if pack:
         pack_linears_(fused, torch.float32)
     lengths_B = torch.tensor([90, 41, 7, 1])
@@ -255,7 +256,7 @@ def test_block_sizes(lengths: list[int], masked: AttentionConfigs, block: int) -
 def test_position_table_cache(masked: LocalAttention | None) -> None:
     """The longest is kept. A short recording clips a window; a longer one needs more of it, on each side independently."""
     encoder = random_encoder(small_config(attention=masked))
-    encoder.optimise_()
+    optimise_(encoder)
     batches = [Features(torch.randn(1, 20, frames), torch.tensor([frames])) for frames in (20, 60, 400)]
     fresh = copy.deepcopy(encoder)
     in_order = [encoder(features).frames_BTD for features in batches]

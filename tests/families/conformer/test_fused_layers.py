@@ -15,6 +15,7 @@ from fastscribe.families.conformer.config import LanguagePromptConfig
 from fastscribe.families.conformer.encoder import Encoder
 from fastscribe.families.conformer.fused_layers import add_product_, fuse_
 from fastscribe.families.conformer.operations import TORCH
+from fastscribe.families.model import optimise_
 from fastscribe.types import Features
 from tests.families.conformer.test_encoder import random_encoder, small_config
 
@@ -38,7 +39,7 @@ def pair(dtype: torch.dtype = torch.float32, **changes) -> tuple[Encoder, Encode
     for norm in (module for module in plain.modules() if isinstance(module, nn.LayerNorm)):
         norm.weight.uniform_(0.5, 1.5)
         norm.bias.normal_(std=0.3)
-    plain.optimise_()
+    optimise_(plain)
     plain.to(dtype)
     gpu_form = copy.deepcopy(plain)
     fuse_(gpu_form, TORCH)
@@ -148,7 +149,7 @@ def test_subsampling_in_parts(monkeypatch: pytest.MonkeyPatch, subsampling: str,
     torch.manual_seed(0)
     encoder = random_encoder(small_config(subsampling=subsampling, subsampling_factor=8, causal_subsampling=is_causal))
     optimised = copy.deepcopy(encoder)
-    optimised.optimise_()
+    optimise_(optimised)
     fused, once = copy.deepcopy(optimised), copy.deepcopy(optimised)
     fuse_(fused, TORCH)
     fuse_(once, dataclasses.replace(TORCH))

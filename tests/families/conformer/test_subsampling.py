@@ -20,7 +20,7 @@ from fastscribe.families.conformer.cpu_subsampling import FirstConvolutions
 from fastscribe.families.conformer.encoder import Encoder, Subsampling
 from fastscribe.families.conformer.fused_layers import fuse_
 from fastscribe.families.conformer.operations import TORCH
-from fastscribe.families.model import to_cpu_form_
+from fastscribe.families.model import optimise_, to_cpu_form_
 from tests.conftest import torch_threads
 from tests.families.conformer.test_encoder import random_encoder, small_config
 
@@ -59,7 +59,7 @@ def forms(changes: dict, broken: tuple[int, str] | None = None) -> dict[str, Sub
         *_, product, _ = plain.subsampling.stages[stage].children()
         getattr(product, parameter).data.view(-1)[0] = torch.nan
     optimised = deepcopy(plain)
-    optimised.optimise_()
+    optimise_(optimised)
     packed, gpu_form, once = deepcopy(optimised), deepcopy(optimised), deepcopy(optimised)
     pack_linears_(packed, torch.float32)
     fuse_(gpu_form, TORCH)
@@ -80,7 +80,7 @@ def cpu_form(optimised: Encoder, dtype: str = "fp32") -> Encoder:
 
 def test_narrow_encoders_have_no_loop() -> None:
     narrow = random_encoder(small_config(subsampling_factor=8))
-    narrow.optimise_()
+    optimise_(narrow)
     to_cpu_form_(narrow, "fp32", quantises=False)
     assert narrow.subsampling.fused is None
 
@@ -89,7 +89,7 @@ def test_narrow_encoders_have_no_loop() -> None:
 def test_the_loop_in_16_bits(causal: bool) -> None:
     """It is as near to float32 as torch's operators are, and threads change no bit."""
     optimised = random_encoder(small_config(subsampling_factor=8, causal_subsampling=causal))
-    optimised.optimise_()
+    optimise_(optimised)
     plain, ours = deepcopy(optimised).bfloat16().subsampling, cpu_form(optimised, "bf16").subsampling
     mel_BTM, lengths_B = torch.randn(3, 203, 20), torch.tensor([203, 96, 1])
     with torch.inference_mode():

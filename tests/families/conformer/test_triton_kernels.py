@@ -25,6 +25,7 @@ from fastscribe.families.conformer import fused_layers
 from fastscribe.families.conformer.config import EncoderConfig, subsampled
 from fastscribe.families.conformer.gpu_operations import choose_operations, find_wrong_operation
 from fastscribe.families.conformer.operations import POSITION_ROWS_MULTIPLE, TORCH, Operations, max_table_distance
+from fastscribe.families.model import optimise_
 from fastscribe.fast_paths import RefusedPaths
 from fastscribe.pipeline import model_building
 from tests.conftest import ROOT
@@ -134,7 +135,7 @@ def test_added_variants_only_for_fp8(name: str) -> None:
 
 def prepare_for_gpu(dtype: str, say: Callable[[str], None]) -> None:
     encoder = random_encoder(small_config())
-    encoder.optimise_()
+    optimise_(encoder)
     model: Any = SimpleNamespace(config=SimpleNamespace(encoder=small_config()), encoder=encoder)
     model_building._prepare_for_gpu_(model, dtype, say)
 

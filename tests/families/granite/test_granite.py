@@ -26,6 +26,7 @@ from fastscribe.families.granite import huggingface as hf_granite
 from fastscribe.families.granite.config import GraniteConfig
 from fastscribe.families.granite.encoder import GraniteEncoder
 from fastscribe.families.granite.fused_layers import fuse_
+from fastscribe.families.model import optimise_
 from fastscribe.families.parameter_shapes import parameter_shapes
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.text.tokenizer import piece_of_bytes
@@ -202,7 +203,7 @@ def ragged(num_mels: int = 12) -> Features:
 def test_inference_forms_equal_the_plain_one(changes: dict) -> None:
     plain = random_encoder(small(**changes))
     optimised = copy.deepcopy(plain)
-    optimised.optimise_()
+    optimise_(optimised)
     assert difference(plain, optimised, ragged()) < 2e-5
     for_gpu = copy.deepcopy(optimised)
     fuse_(for_gpu, TORCH)
