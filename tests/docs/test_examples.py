@@ -208,7 +208,7 @@ def test_every_command_is_shown() -> None:
 def test_options_in_prose_exist() -> None:
     """Every option in backticks is fastscribe's; the page that translates other tools' options has a test of its own."""
     listed = known_options()
-    others = {"--index-url", "--install-completion", "--help", "--preserve-status"}
+    others = {"--index-url", "--install-completion", "--help", "--preserve-status", "--memory", "--shm-size"}
     for page in PAGES:
         if page.name in ("switching.md", "gpu.md", "options.md", "CONTRIBUTING.md"):
             continue
