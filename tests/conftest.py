@@ -22,7 +22,8 @@ import fastscribe
 from fastscribe import python_names
 from fastscribe._system.process_settings import limit_openmp_spin
 
-pytest.register_assert_rewrite("tests.helpers", "tests.fakes")  # their asserts show values, as those of tests do
+# Their asserts show values, as those of tests do; a fork of the warm process has imported them already.
+pytest.register_assert_rewrite(*{"tests.helpers", "tests.fakes"} - set(sys.modules))
 
 from tests.helpers.warm_process import LIBRARIES_ALONE, WARM  # noqa: E402
 
