@@ -30,8 +30,8 @@ def merge(
 ) -> None:
     """Merge the results of --shard runs into transcripts.jsonl and report.json, and replace those of an earlier merge.
 
-    The exit code is 1 if shards are missing, incomplete or of different inputs, or if more files failed than --allow-failures
-    allows.
+    The exit code is 1 if shards are missing, incomplete or of different numbers of inputs, or if more files failed than
+    --allow-failures allows.
     """
     allowed = allowed_failures(allow_failures)
     if output_dir is None and len(folders) > 1:

@@ -231,12 +231,12 @@ class PackagedModel(RunHook):
             name = f"{PACKAGED_NAME} ran; a large one is more accurate: --model {LARGE_MODEL}"
             return [name] if self._says_name == "at the end" and self._num_done else []
         _, path, why = self._first
-        large, first = f"a large one: --model {LARGE_MODEL}", f"the first is {path}"
+        large, first = f"a large one is more accurate: --model {LARGE_MODEL}", f"the first is {path};"
         if os.path.isfile(path) or is_url(path):  # and no part of an archive or of a list in a store
             large = f"with a large one: fastscribe transcribe {shlex.quote(path)} --model {LARGE_MODEL}"
-            first = "the first"
+            first = "the first,"
         if self._num == 1:
             return [f"{path} is beyond {PACKAGED_NAME} ({why}); {large}"]
         many = "recordings are" if self._num_beyond > 1 else "recording is"
         limit = f"no words in speech, or a mean confidence below {CONFIDENCE_LIMIT:.2f}"
-        return [f"{self._num_beyond:,} {many} beyond {PACKAGED_NAME} ({limit}); {first}, {large}"]
+        return [f"{self._num_beyond:,} {many} beyond {PACKAGED_NAME} ({limit}); {first} {large}"]

@@ -250,7 +250,7 @@ def encode_all(phrases: Sequence[Phrase], encoder: PhraseEncoder, say: Callable[
     encoded = encoder.paths(phrases)
     lines = [f"--boost: {line}" for line in remarks(phrases, encoded, encoder)]
     if phrases and not any(encoded):
-        raise UsageError(lines[0])
+        raise UsageError(f"{lines[0]}; no phrase is left: spell them with the model's letters, or leave --boost out")
     for line in lines:
         say(line)
     return encoded

@@ -44,7 +44,7 @@ def test_many_recordings_have_one_line_with_the_first(tmp_path: Path, monkeypatc
     [line] = part(recording(2, *LOW), recording(0, *FINE)).lines
     assert line.startswith("1 recording is beyond")
     # A path of an archive's member, or of a list in a store, is none that a command takes.
-    assert line.endswith("; the first is 2.wav, a large one: --model " + LARGE_MODEL)
+    assert line.endswith("; the first is 2.wav; a large one is more accurate: --model " + LARGE_MODEL)
     of_store = replace(of_list, audio=replace(of_list.audio, path="s3://calls/a b.wav", file=None))
     assert f"fastscribe transcribe 's3://calls/a b.wav' --model {LARGE_MODEL}" in part(of_store).lines[0]
 

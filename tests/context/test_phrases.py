@@ -163,5 +163,5 @@ def test_unknown_phrases_are_named_once() -> None:
     encoded = encode_all(given, encoder, lines.append)
     assert len(lines) == 1 and "the model does not write x: x, xx, xxx, xxxx, xxxxx and 2 more" in lines[0]
     assert [bool(paths) for paths in encoded] == [True] + [False] * 7
-    with pytest.raises(UsageError, match=r"not used, because the model does not write x: x$"):
+    with pytest.raises(UsageError, match=r"not used, because the model does not write x: x; no phrase is left"):
         encode_all([Phrase("x")], encoder, lines.append)
