@@ -15,14 +15,6 @@ _SURROUND = ("FL", "FR", "FC", "LFE", "BL", "BR")  # 5.1, as six channels withou
 _IN_ROOMS = (
     "FL FR FC LFE BL BR FLC FRC BC SL SR TC TFL TFC TFR TBL TBC TBR"  # in the order of the bits of a WAVE file's mask
 )
-_VORBIS_ORDERS = {  # Vorbis I, section 4.3.9; Opus has them too (RFC 7845, section 5.1.1.2)
-    3: "FL FC FR",
-    4: "FL FR BL BR",
-    5: "FL FC FR BL BR",
-    6: "FL FC FR BL BR LFE",
-    7: "FL FC FR SL SR BC LFE",
-    8: "FL FC FR SL SR BL BR LFE",
-}
 _NAMED = frozenset(_IN_ROOMS.split()) | {"WL", "WR", "SDL", "SDR", "LFE2", "TSL", "TSR", "BFC", "BFL", "BFR"}
 
 
@@ -53,19 +45,3 @@ def choose(
 
 def _is_known(layout: Sequence[str], channels: int) -> bool:
     return len(layout) == channels > 2 and _NAMED.issuperset(layout) and not {"FL", CENTER}.isdisjoint(layout)
-
-
-def in_order_of(sound_format: str, subtype: str, named: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """Return the layout of a file as libsndfile gives its channels.
-
-    Args:
-        sound_format: libsndfile's name of the file's format.
-        subtype: The same of its samples.
-        named: The layout in FFmpeg's order; None: it is not stated.
-
-    Returns:
-        The layout; None if it is not stated, () if the channels have no places.
-    """
-    if named is not None and subtype in ("VORBIS", "OPUS"):
-        return tuple(_VORBIS_ORDERS.get(len(named), "").split())
-    return () if named is None and (sound_format == "WAVEX" or subtype == "OPUS") else named

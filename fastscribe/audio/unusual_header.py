@@ -119,8 +119,9 @@ def _checked_header(opened: _Opened) -> Header:
     if opened.unfinished is not None:
         return header._replace(reading=TO_END, notes=(opened.unfinished,))
     if header.num_tracks is None and opened.size is None and opened.head.startswith(_WITH_SIZE):
-        # A stream, whose writer could not know its length.
-        return header._replace(notes=(f"{NO_LENGTH}: {TO_THE_END}",))
+        return header._replace(
+            notes=(f"{NO_LENGTH}: {TO_THE_END}",)
+        )  # a stream, whose writer could not know its length
     return header
 
 
@@ -214,15 +215,16 @@ def _sound_header(opened: _Opened) -> Header:
         if opened.ogg.rate > 0:  # libsndfile may have stopped early, at a damaged page
             _check_length(opened, opened.ogg.min_samples / opened.ogg.rate, num_samples / sample_rate)
         is_cut = opened.ogg.samples_too_many > MISSING_TOLERANCE_S * sample_rate
-        if is_cut and (track := _track_header(opened)) is not None:
+        if (is_cut or channels > PLAIN_CHANNELS) and (track := _track_header(opened)) is not None:
             return track
     layout = None
     is_asked_for = isinstance(opened.source.channel, int)
     if channels > PLAIN_CHANNELS and sound_format not in _UNUSUAL_ORDERS and not is_asked_for:
-        from fastscribe.audio.channel_layout import in_order_of
         from fastscribe.audio.containers import layout_of
 
-        layout = in_order_of(sound_format, subtype, layout_of(opened.medium))
+        layout = layout_of(opened.medium)
+        if layout is None and sound_format == "WAVEX":  # its mask says that the channels have no places
+            layout = ()
     return Header(sample_rate, channels, num_samples, subtype == "PCM_16", layout)
 
 
