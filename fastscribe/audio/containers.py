@@ -125,15 +125,6 @@ def decoded_samples(medium: Medium) -> int:
         return opened.measure()
 
 
-def layout_of(medium: Medium) -> tuple[str, ...] | None:
-    """Return what each channel of a file is for; None if it is not stated. Raises OSError."""
-    try:
-        with closing(Track(medium, 0)) as opened:
-            return opened.layout
-    except ContainerError:
-        return None
-
-
 _headers: dict[tuple[str, str, int], Header] = {}  # rows of a manifest that cut one recording measure it once
 _measuring: SharedCalls[tuple[str, str, int], Header] = SharedCalls()
 

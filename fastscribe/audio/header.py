@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 HEAD_BYTES = 4096  # of a file, which tell what it is; other chunks may precede a WAV's samples
-PLAIN_CHANNELS = 2  # at most, in plain WAV and FLAC; of more, FFmpeg says what they are for
+PLAIN_CHANNELS = 2  # at most, in plain WAV and FLAC; of more, libsndfile says what they are for
 # AudioInfo's `reading`: the times of a track are counted, and a file holds more samples than its header gives (wav.py)
 FROM_START, TO_END = "from_start", "to_end"
 LINKS = "links "  # how it begins for several recordings in one file (ogg_links.py)

@@ -13,6 +13,7 @@ from typing import BinaryIO
 import soundfile
 
 from fastscribe._system.urls import is_url
+from fastscribe.audio.channel_layout import sound_layout
 from fastscribe.audio.data_size import data_size, mp4_problem
 from fastscribe.audio.failures import ContainerError, NotAContainer
 from fastscribe.audio.first_bytes import (
@@ -32,7 +33,7 @@ from fastscribe.audio.formats import (
     extension,
     missing_problem,
 )
-from fastscribe.audio.header import CONVERT, MIN_BYTES_A_SECOND, PLAIN_CHANNELS, TO_END, Header
+from fastscribe.audio.header import CONVERT, MIN_BYTES_A_SECOND, TO_END, Header
 from fastscribe.audio.media import whole_content
 from fastscribe.audio.mp3_header import RateChanges, mp3_length_s
 from fastscribe.audio.ogg import OggFile, examine
@@ -51,7 +52,6 @@ GUESS_TOLERANCE = 3e-4
 _LIST_HINT = (
     "; a list of paths, one a line, goes to stdin (fastscribe transcribe - < LIST), or has a name that ends in .txt"
 )
-_UNUSUAL_ORDERS = ("AIFF", "CAF")  # may state one with which PyAV 18 frees memory twice
 _JUNK_BYTES = 1 << 16  # among which a recording behind something else is looked for
 # Of WAV files that libsndfile decodes: PCM, MS ADPCM, floats, A-law, µ-law, IMA ADPCM, GSM, G.721, NMS ADPCM, MP3, extensible.
 SAMPLE_TYPES = frozenset((1, 2, 3, 6, 7, 0x11, 0x31, 0x38, 0x40, 0x55, 0xFFFE))
@@ -183,6 +183,7 @@ def _sound_header(opened: _Opened) -> Header:
         with closing(open_with_libsndfile(opened.medium)) as sound:
             sample_rate, channels, num_samples = sound.samplerate, sound.channels, sound.frames
             sound_format, subtype = sound.format, sound.subtype
+            layout = None if channels <= 2 else sound_layout(sound, opened.file)
     except soundfile.SoundFileError as error:
         if (track := _track_header(opened)) is not None:
             return track
@@ -215,16 +216,8 @@ def _sound_header(opened: _Opened) -> Header:
         if opened.ogg.rate > 0:  # libsndfile may have stopped early, at a damaged page
             _check_length(opened, opened.ogg.min_samples / opened.ogg.rate, num_samples / sample_rate)
         is_cut = opened.ogg.samples_too_many > MISSING_TOLERANCE_S * sample_rate
-        if (is_cut or channels > PLAIN_CHANNELS) and (track := _track_header(opened)) is not None:
+        if is_cut and (track := _track_header(opened)) is not None:
             return track
-    layout = None
-    is_asked_for = isinstance(opened.source.channel, int)
-    if channels > PLAIN_CHANNELS and sound_format not in _UNUSUAL_ORDERS and not is_asked_for:
-        from fastscribe.audio.containers import layout_of
-
-        layout = layout_of(opened.medium)
-        if layout is None and sound_format == "WAVEX":  # its mask says that the channels have no places
-            layout = ()
     return Header(sample_rate, channels, num_samples, subtype == "PCM_16", layout)
 
 
