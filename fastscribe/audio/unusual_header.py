@@ -24,6 +24,7 @@ from fastscribe.audio.first_bytes import (
     is_for_libsndfile,
     is_plain_text,
 )
+from fastscribe.audio.flac import flac_ends_at, is_cut_out
 from fastscribe.audio.formats import (
     CONTAINER_EXTENSIONS,
     FORMATS,
@@ -208,7 +209,7 @@ def _sound_header(opened: _Opened) -> Header:
     if num_samples <= 0:
         raise opened.error("holds no samples")
     if sound_format == "FLAC":
-        if (track := _cut_flac(opened, num_samples, num_samples / sample_rate)) is not None:
+        if (track := _cut_flac(opened, sample_rate, num_samples)) is not None:
             return track
     else:
         _check_bytes(opened, num_samples / sample_rate)
@@ -221,29 +222,20 @@ def _sound_header(opened: _Opened) -> Header:
     return Header(sample_rate, channels, num_samples, subtype == "PCM_16", layout)
 
 
-def _cut_flac(opened: _Opened, num_samples: int, length_s: float) -> Header | None:
-    """Check a FLAC file, of which libsndfile reads as much as its header gives, by decoding it.
-
-    Returns:
-        The header of one cut out of another, as `ffmpeg -c copy` cuts them, which still has the length of the whole; None for
-        a whole file.
-    """
-    from fastscribe.audio.containers import decoded_samples
-
-    problem = f"damaged, truncated or several in one: it does not end after the {length_s:.2f} s of its header"
-    if num_samples > MAX_FLAC_SAMPLES_A_BYTE * opened.num_bytes:
+def _cut_flac(opened: _Opened, sample_rate: int, num_samples: int) -> Header | None:
+    """Check a FLAC file. Read the header of one cut out of another, whose length it still has; None for others."""
+    length_s = num_samples / sample_rate
+    with whole_content(opened.file) as data:
+        is_possible = num_samples <= MAX_FLAC_SAMPLES_A_BYTE * opened.num_bytes
+        is_whole = is_possible and flac_ends_at(data, num_samples)
+        is_cut = is_possible and is_cut_out(data, num_samples, is_whole)
+    if is_cut and (track := _track_header(opened)) is not None:
+        held_s = track.num_samples / track.sample_rate
+        return track._replace(notes=(f"header promises {length_s:.2f} s, file holds {held_s:.2f} s of whole frames",))
+    if not is_whole:
+        problem = f"damaged, truncated or several in one: it does not end after the {length_s:.2f} s of its header"
         raise opened.error(f"{problem}: {CONVERT}")
-    try:
-        held = decoded_samples(opened.medium)
-    except ContainerError as error:
-        raise opened.error(f"{problem}: {CONVERT}") from error
-    if held == num_samples:
-        return None
-    track = _track_header(opened) if held < num_samples else None
-    if track is None or track.num_samples != held:
-        raise opened.error(f"{problem}: {CONVERT}")
-    held_s = track.num_samples / track.sample_rate
-    return track._replace(notes=(f"header promises {length_s:.2f} s, file holds {held_s:.2f} s of whole frames",))
+    return None
 
 
 def _check_bytes(opened: _Opened, length_s: float) -> None:

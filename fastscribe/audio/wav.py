@@ -117,7 +117,7 @@ def wav_size(head: bytes, file: BinaryIO, num_bytes: int) -> DataSize | None:
     for name, begin, size in chunks(file, riff_begin + len(riff), struct.Struct(order + "4sI"), alignment=2):
         if name == b"data":
             is_large = size == UNKNOWN and (large_bytes > 0 or riff.startswith((b"RF64", b"BW64")))
-            promised, held = large_bytes if is_large else size, max(0, num_bytes - begin)
+            promised = large_bytes if is_large else size
             break
         if name == b"fmt ":
             kind = struct.unpack(order + "H6xI", file.read(12))
@@ -127,6 +127,7 @@ def wav_size(head: bytes, file: BinaryIO, num_bytes: int) -> DataSize | None:
         return None
     if kind is None or promised >= (MAX_OFFSET if is_large else STREAMED_BYTES):
         return None
+    held = max(0, num_bytes - begin)
     file.seek(begin + min(promised, held))
     has_more = not _is_trailing_data(file, held - promised)
     is_several = is_joined(file, begin + promised, num_bytes)
