@@ -34,7 +34,7 @@ from fastscribe.audio.formats import (
     extension,
     missing_problem,
 )
-from fastscribe.audio.header import CONVERT, MIN_BYTES_A_SECOND, TO_END, Header
+from fastscribe.audio.header import CONVERT, MIN_BYTES_A_SECOND, TO_END, Header, Unfinished
 from fastscribe.audio.media import whole_content
 from fastscribe.audio.mp3_header import RateChanges, mp3_length_s
 from fastscribe.audio.ogg import OggFile, examine
@@ -77,7 +77,7 @@ class _Opened:
                 self.ogg = examine(data)
 
     @property
-    def unfinished(self) -> str | None:
+    def unfinished(self) -> Unfinished | None:
         return None if self.size is None else self.size.unfinished
 
     def error(self, problem: str) -> AudioError:
@@ -118,11 +118,10 @@ def _checked_header(opened: _Opened) -> Header:
     track = _ogg_track(opened, opened.ogg) if opened.ogg is not None else _track(opened)
     header = _sound_header(opened) if track is None else track
     if opened.unfinished is not None:
-        return header._replace(reading=TO_END, notes=(opened.unfinished,))
+        return header._replace(reading=TO_END, notes=(opened.unfinished.note,))
     if header.num_tracks is None and opened.size is None and opened.head.startswith(_WITH_SIZE):
-        return header._replace(
-            notes=(f"{NO_LENGTH}: {TO_THE_END}",)
-        )  # a stream, whose writer could not know its length
+        # A stream, whose writer could not know its length.
+        return header._replace(notes=(f"{NO_LENGTH}: {TO_THE_END}",))
     return header
 
 
@@ -138,14 +137,7 @@ def _ogg_track(opened: _Opened, ogg: OggFile) -> Header | None:
 
 
 def _track(opened: _Opened) -> Header | None:
-    """Read the header of what FFmpeg's libraries have to read; None for what libsndfile reads.
-
-    libsndfile reads as much of an unfinished file as its header gives.
-    """
-    if opened.unfinished is not None:
-        if (track := _track_header(opened)) is None:
-            raise opened.error(opened.unfinished.replace(TO_THE_END, "make it from its source again, as WAV or FLAC"))
-        return track
+    """Read the header of what FFmpeg's libraries have to read; None for what libsndfile reads."""
     if not is_for_libsndfile(opened.head) and (track := _track_header(opened)) is not None:
         return track
     if opened.size is None or opened.size.sample_type is None:
@@ -181,7 +173,7 @@ def _track_header(opened: _Opened) -> Header | None:
 def _sound_header(opened: _Opened) -> Header:
     """Read the header with libsndfile, or with FFmpeg's libraries where libsndfile cannot or would read a part only."""
     try:
-        with closing(open_with_libsndfile(opened.medium)) as sound:
+        with closing(open_with_libsndfile(opened.medium, opened.unfinished is not None)) as sound:
             sample_rate, channels, num_samples = sound.samplerate, sound.channels, sound.frames
             sound_format, subtype = sound.format, sound.subtype
             layout = None if channels <= 2 else sound_layout(sound, opened.file)
