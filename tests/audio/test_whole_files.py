@@ -78,6 +78,11 @@ def wav(size: int, samples: np.ndarray | None = None, behind: bytes = b"") -> by
     return head + b"data" + struct.pack("<I", size) + data + behind
 
 
+def rifx(size: int) -> bytes:
+    head = b"RIFX" + bytes(4) + b"WAVEfmt " + struct.pack(">IHHIIHH", 16, 1, 1, RATE, 2 * RATE, 2, 16)
+    return head + b"data" + struct.pack(">I", size) + int16().byteswap().tobytes()
+
+
 def rf64(size: int) -> bytes:
     ds64 = b"ds64" + struct.pack("<IQQQI", 28, 0, size, 0, 0)
     return b"RF64\xff\xff\xff\xffWAVE" + ds64 + wav(0xFFFFFFFF)[12:]
@@ -88,7 +93,7 @@ def au(size: int, order: str = ">") -> bytes:
     return magic + struct.pack(order + "IIIII", 24, size, 3, RATE, 1) + samples.tobytes()
 
 
-@pytest.mark.parametrize("make", [wav, rf64, au, lambda size: au(size, "<")])
+@pytest.mark.parametrize("make", [wav, rifx, rf64, au, lambda size: au(size, "<")])
 @pytest.mark.parametrize("size", [0, 20_000])
 def test_sizes_that_were_never_filled_in(tmp_path, make, size):
     path = held(tmp_path / "a.sound", make(size))
