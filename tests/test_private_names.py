@@ -193,15 +193,17 @@ print(torch.load(sys.argv[2], weights_only=True)["a"].tolist())
 """
 
 OTHERS = """
-import numba, fsspec, numba.core.registry
+import numba, soundfile, fsspec, numba.core.registry
 numba.core.registry.cpu_target.target_context
 import numpy as np
 if sys.argv[1] == "without":
     import numba.core.options, numba.core.runtime.nrt
     without(numba.core.options, "DefaultOptions")
     without(numba.core.runtime.nrt, "rtsys")
+    without(soundfile, "_snd", "_ffi")
 from fastscribe._system import jit
 from fastscribe._system.remote.file_system import FileSystemStore
+from fastscribe.audio import channel_layout
 from fastscribe.families.blocks.row_kernels import kernels
 
 print(sorted(jit.loop_options()), file=sys.stderr)
@@ -216,12 +218,16 @@ store = FileSystemStore("memory://folder/a.txt")
 if sys.argv[1] == "without":
     store._fs = Lacking(store._fs, "_strip_protocol")
 print(store._path("memory://folder/b.txt"))
+with soundfile.SoundFile(sys.argv[2]) as sound, open(sys.argv[2], "rb") as file:
+    print(channel_layout.sound_layout(sound, file), file=sys.stderr)
 """
 
 
 @pytest.mark.parametrize("program", [TORCH, OTHERS], ids=["torch", "others"])
 def test_the_program_runs_without_private_names(program: str, tmp_path: Path) -> None:
     path = tmp_path / "file"
+    if program is OTHERS:
+        write_surround(path)
 
     def run(how: str) -> tuple[str, str]:
         done = LIBRARIES_ALONE.python(HIDE + program, how, path)
@@ -235,10 +241,24 @@ def test_the_program_runs_without_private_names(program: str, tmp_path: Path) ->
         assert told_with.split()[1:3] == ["True", "True"]
     else:
         assert "_nrt" in told_with and "_nrt" not in told_without
+        assert "FL" in told_with and "FL" not in told_without
 
 
 def numbers(text: str) -> list[float]:
     return [float(word) for word in re.findall(r"-?\d+\.?\d*(?:e-?\d+)?", text)]
+
+
+def write_surround(path: Path) -> None:
+    """Write a WAV file of six channels whose header states their places."""
+    import numpy as np
+    import soundfile
+
+    with soundfile.SoundFile(path, "w", 16000, 6, format="WAVEX", subtype="PCM_16") as sound:
+        sound.write(np.zeros((160, 6)))
+    content = bytearray(path.read_bytes())
+    at = content.index(b"fmt ") + 8 + 20  # of the mask
+    content[at : at + 4] = (0x3F).to_bytes(4, "little")
+    path.write_bytes(content)
 
 
 def test_a_ray_without_its_private_name(monkeypatch: pytest.MonkeyPatch) -> None:

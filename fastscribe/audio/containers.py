@@ -118,22 +118,6 @@ def _measure(medium: Medium, track: int, to_end: bool) -> Header:
         return Header(*found, reading, tuple(opened.notes))
 
 
-def decoded_samples(medium: Medium) -> int:
-    """Decode a file from its start to its end, whatever its times are, and return the number of samples. Raises as
-    track_header()."""
-    with closing(Track(medium, 0, from_start=True)) as opened:
-        return opened.measure()
-
-
-def layout_of(medium: Medium) -> tuple[str, ...] | None:
-    """Return what each channel of a file is for; None if it is not stated. Raises OSError."""
-    try:
-        with closing(Track(medium, 0)) as opened:
-            return opened.layout
-    except ContainerError:
-        return None
-
-
 _headers: dict[tuple[str, str, int], Header] = {}  # rows of a manifest that cut one recording measure it once
 _measuring: SharedCalls[tuple[str, str, int], Header] = SharedCalls()
 

@@ -10,22 +10,25 @@ joined, FFmpeg reads the first. The size of Matroska's segment (RFC 8794, RFC 95
 writers count that from 0 or from the first packet, and round it.
 
 The writer of some WAV, RF64 and AU files never filled in the size, as when a recorder's power fails: it is 0, or one of an
-earlier moment with more samples behind it. libsndfile reads as much as the size says, so FFmpeg reads these. What follows the
-samples of a finished file (chunks, tags, padding) is no sound.
+earlier moment with more samples behind it. libsndfile reads as much as the size says, so it gets the right one. What follows
+the samples of a finished file (chunks, tags, padding) is no sound.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import BinaryIO
 
-from fastscribe.audio.header import HEAD_BYTES, DataSize
+from fastscribe.audio.header import HEAD_BYTES, DataSize, Unfinished
+from fastscribe.audio.media import FileRange
 from fastscribe.audio.wav import (
     MAX_OFFSET,
     STREAMED_BYTES,
+    UNKNOWN,
     chunks,
     is_joined,
     is_wav,
@@ -244,11 +247,35 @@ def is_whole_matroska(file: BinaryIO, num_bytes: int) -> bool:
     return size != unknown and at + size_bytes + size <= num_bytes
 
 
-def _unfinished_au(head: bytes, given: int, held: int) -> str | None:
+def _unfinished_au(head: bytes, given: int, held: int) -> Unfinished | None:
     """Whatever follows an AU file's stated samples is sound: it has no chunks."""
     order = ">" if head.startswith(b".snd") else "<"
     encoding, rate, channels = struct.unpack_from(order + "12x3I", head.ljust(24, b"\0"))
     byte_rate = _AU_BYTES.get(encoding, 0) * rate * channels
     if byte_rate == 0:
         return None
-    return unfinished_of(given / byte_rate, held / byte_rate)
+    return unfinished_of(given / byte_rate, held / byte_rate, 8, struct.pack(order + "I", UNKNOWN))
+
+
+class RepairedFile(FileRange):
+    """An open file with the right size in its header. It closes the file.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        num_bytes = file.seek(0, os.SEEK_END)
+        super().__init__(file, 0, num_bytes)
+        file.seek(0)
+        head = file.read(HEAD_BYTES)
+        size = data_size(head, file, num_bytes)
+        found = None if size is None else size.unfinished
+        self._at, self._field = (found.size_at, found.size) if found is not None else (0, b"")
+
+    def read_at(self, position: int, buffer: memoryview) -> int:
+        num_bytes = super().read_at(position, buffer)
+        for at, byte in enumerate(self._field, start=self._at - position):
+            if 0 <= at < num_bytes:
+                buffer[at] = byte
+        return num_bytes

@@ -1,20 +1,25 @@
 """Read the header of a FLAC file, and check that it ends where that says. Every frame holds its position, so the last one
 gives the length.
 
-Of a plain file a few bytes say all, in less time than libsndfile takes to open it; all others are None there, and are decoded
-to be counted (unusual_header.py). libsndfile reads exactly as many samples as the header gives, and memory is planned by that
-number: one flipped bit there would lose half a recording or ask for a hundred gigabytes. The check also detects concatenated
-files: their frames begin at 0 again, even if only the first file has a header (ffmpeg drops the others).
+Of a plain file a few bytes say all, in less time than libsndfile takes to open it; all others are None there.
+libsndfile reads exactly as many samples as the header gives, and memory is planned by that number: one flipped bit there
+would lose half a recording or ask for a hundred gigabytes. The check also detects concatenated files: their frames begin
+at 0 again, even if only the first file has a header (ffmpeg drops the others). FLAC that was cut out of a longer file is told
+from these: its frames are whole, but are not those that its header promises.
 RFC 9639, section 9.1; nothing is decoded.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import lru_cache
+from itertools import islice
 from typing import BinaryIO, NamedTuple
 
+from fastscribe.audio.first_bytes import after_tags
 from fastscribe.audio.header import PLAIN_CHANNELS, Header
+from fastscribe.audio.media import Content
 
 # A plain file's frames are checked at each 1/parts of the file; only seven joined recordings of one length would pass.
 _PARTS = (2, 3)
@@ -29,8 +34,11 @@ _SIZE_BYTES = {6: 1, 7: 2}  # block sizes stored after the frame number
 _RATE_BYTES = {12: 1, 13: 2, 14: 2}  # sample rates stored after the block size
 _FEW_BITS, _MAX_NUMBER_BYTES = 0x80, 7
 MAGIC = b"fLaC"
+FIRST_SEARCH_BYTES, MAX_SEARCH_BYTES = 1 << 12, 1 << 20  # read at a time, from the end
+MAX_MARKERS = 100_000  # checked; a file with more of them after its last frame passes
 _SIZES_AND_RATES = bytes(code for code in range(0x10, 0x100) if code & 15 < 15)  # 0 and 15 are reserved
 _FRAME = re.compile(rb"\xff[\xf8\xf9][" + re.escape(_SIZES_AND_RATES) + rb"][\x00-\xaf]")
+_MAX_LAST_MARKERS = 200  # among which the last frame is
 
 
 class FrameHeader(NamedTuple):
@@ -74,27 +82,50 @@ def _read_at(file: BinaryIO, position: int, num_bytes: int) -> bytes:
     return file.read(num_bytes)
 
 
-def ends_at(num_samples: int, block_size: int, tail: bytes) -> bool:
-    """Return True if a frame ends the recording after `num_samples`.
+def flac_ends_at(data: Content, num_samples: int) -> bool:
+    """Return True if the file is a single FLAC stream that ends after `num_samples`.
+
+    Unlike ends_at(), it reads the whole file, so tags in front, Ogg pages and long data after the last frame are no
+    obstacle. It also returns True if there is no FLAC header or the frames hold no positions.
+    """
+    header = data.find(MAGIC, after_tags(data, 0))
+    if header < 0:
+        return True
+    least_block, block_size = (int.from_bytes(data[header + at : header + at + 2], "big") for at in (8, 10))
+    begin = after_blocks(data, header + len(MAGIC))
+    first = valid_header(data, begin, block_size)
+    if first is None:  # in Ogg pages
+        return ends_at(num_samples, block_size, data)
+    if least_block != block_size:  # frame numbers count blocks of the first frame's size, as in libFLAC
+        block_size = first.end - first.start
+    again = find_repeated_start(data, begin, first.length)
+    if again >= 0:
+        return num_samples > block_size and not _has_later_frame(data, begin + first.length, again, block_size)
+    return ends_at(num_samples, block_size, data)
+
+
+def ends_at(num_samples: int, block_size: int, data: Content) -> bool:
+    """Return True if a frame in `data` ends the recording after `num_samples`.
 
     Args:
         num_samples: the length that the header promises.
         block_size: samples in every frame but the last, if frames are numbered instead of positioned.
-        tail: the end of the file.
+        data: the end of the file.
 
     A few bytes that look like a frame would have to give exactly that number by chance. For a contradiction, two adjacent
     frames with valid checksums are required.
     """
-    next_start = -1
-    for match in reversed(list(_FRAME.finditer(tail))):
-        frame = frame_header(tail[(at := match.start()) : at + HEADER_BYTES], block_size)
+    next_start, nummarkers = -1, 0
+    for at in islice(markers(data), MAX_MARKERS):
+        nummarkers += 1
+        frame = frame_header(data[at : at + HEADER_BYTES], block_size)
         if frame is not None and frame.end == num_samples:
-            return tail.find(MAGIC, at) < 0  # else another file follows
-        if frame is not None and _has_valid_checksum(tail[at : at + frame.length + 1]):
+            return data.find(MAGIC, at) < 0  # else another file follows
+        if frame is not None and _has_valid_checksum(data[at : at + frame.length + 1]):
             if num_samples == frame.start or next_start == frame.end:  # the last frames end elsewhere
                 return False
             next_start = frame.start
-    return False
+    return nummarkers == MAX_MARKERS
 
 
 def is_position_plausible(num_samples: int, parts: int, block_size: int, piece: bytes) -> bool:
@@ -111,7 +142,18 @@ def is_position_plausible(num_samples: int, parts: int, block_size: int, piece: 
     return True
 
 
-def after_blocks(data: bytes, at: int) -> int:
+def markers(data: Content) -> Iterator[int]:
+    """Offsets where a frame may begin, from the last to the first."""
+    end, num_bytes = len(data), FIRST_SEARCH_BYTES
+    while end > 0:
+        begin = max(0, end - num_bytes)
+        piece = data[begin : end + 3]
+        if b"\xff\xf8" in piece or b"\xff\xf9" in piece:
+            yield from reversed([begin + match.start() for match in _FRAME.finditer(piece)])
+        end, num_bytes = begin, min(2 * num_bytes, MAX_SEARCH_BYTES)
+
+
+def after_blocks(data: Content, at: int) -> int:
     """Return the offset after the metadata blocks that begin at `at`."""
     is_last = False
     while not is_last and at + 4 <= len(data):
@@ -120,7 +162,23 @@ def after_blocks(data: bytes, at: int) -> int:
     return at
 
 
-def valid_header(data: bytes, at: int, block_size: int) -> FrameHeader | None:
+def find_repeated_start(data: Content, begin: int, length: int) -> int:
+    """Offset where the header of the first frame (at `begin`) occurs again; -1 if it does not."""
+    first, at = data[begin : begin + length], begin
+    while (at := data.find(first[:3], at + 1)) >= 0:  # the next four bits, the channel coding, may differ
+        head = data[at : at + length + 1]
+        if head[4:length] == first[4:] and not (head[3] ^ first[3]) & 15 and _has_valid_checksum(head):
+            return at
+    return -1
+
+
+def _has_later_frame(data: Content, begin: int, end: int, block_size: int) -> bool:
+    """Return True if any frame in the range has another position than 0; some recorders number every frame 0."""
+    frames = (valid_header(data, begin + match.start(), block_size) for match in _FRAME.finditer(data[begin:end]))
+    return any(frame is not None and frame.start > 0 for frame in frames)
+
+
+def valid_header(data: Content, at: int, block_size: int) -> FrameHeader | None:
     frame = frame_header(data[at : at + HEADER_BYTES], block_size)
     return frame if frame is not None and _has_valid_checksum(data[at : at + frame.length + 1]) else None
 
@@ -170,3 +228,41 @@ def _checksums() -> bytes:
             value = value << 1 ^ (0x107 if value & 0x80 else 0)
         table.append(value)
     return bytes(table)
+
+
+def is_cut_out(data: Content, num_samples: int, is_whole: bool) -> bool:
+    """Return True for one FLAC stream of whole frames that are not those of its header, as `ffmpeg -c copy` cuts them.
+
+    Args:
+        data: The file. Nothing but frames may stand behind its header.
+        num_samples: What the header promises.
+        is_whole: flac_ends_at().
+    """
+    header = data.find(MAGIC, after_tags(data, 0))
+    begin = after_blocks(data, header + len(MAGIC))
+    block_size = int.from_bytes(data[header + 10 : header + 12], "big")
+    first = valid_header(data, begin, block_size)
+    if first is not None and first.start == 0 and is_whole:
+        return False
+    if (
+        header < 0
+        or first is None
+        or data.find(MAGIC, begin) >= 0
+        or find_repeated_start(data, begin, first.length) >= 0
+    ):
+        return False
+    for at in islice(markers(data), _MAX_LAST_MARKERS):
+        last = valid_header(data, at, block_size)
+        if last is not None and _checksum_16(data[at : len(data)]) == 0:
+            return first.start < last.start and (first.start > 0 or last.end < num_samples)
+    return False
+
+
+def _checksum_16(frame: bytes) -> int:
+    """Return the CRC-16 (polynomial 0x8005) of a frame; with its last two bytes included it comes to 0."""
+    value = 0
+    for byte in frame:
+        value ^= byte << 8
+        for _ in range(8):
+            value = (value << 1 ^ (0x18005 if value & 0x8000 else 0)) & 0xFFFF
+    return value

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from threading import Lock
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
 
 import numpy as np
 import soundfile
@@ -149,16 +149,21 @@ def close_held(wanted: File | None = None) -> None:
         sound.close()
 
 
-def open_with_libsndfile(medium: Medium) -> soundfile.SoundFile:
+def open_with_libsndfile(medium: Medium, to_end: bool = False) -> soundfile.SoundFile:
     """Open a file.
 
     Args:
         medium: Where its bytes are.
+        to_end: It holds more samples than its header gives (data_size.py).
 
     Raises:
         SoundFileError: libsndfile does not read it.
         OSError: The bytes cannot be read.
     """
+    if to_end:
+        from fastscribe.audio.data_size import RepairedFile
+
+        return SoundObject(cast(BinaryIO, RepairedFile(medium.open())))
     if medium.local_path is not None and not medium.local_path.lower().endswith(".raw"):  # soundfile asks for its rate
         return Sound(medium.local_path)
     return SoundObject(medium.open())
@@ -168,7 +173,7 @@ def open_sound(file: str | Medium, track: int | None, reading: str) -> OpenSound
     """Open a recording with what reads it. Arguments and errors are those of cached_open()."""
     medium = medium_of(file)
     if track is None:
-        return open_with_libsndfile(medium)
+        return open_with_libsndfile(medium, reading == TO_END)
     if reading.startswith(LINKS):
         from fastscribe.audio.ogg_links import LinkedSound
 

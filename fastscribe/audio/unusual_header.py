@@ -13,6 +13,7 @@ from typing import BinaryIO
 import soundfile
 
 from fastscribe._system.urls import is_url
+from fastscribe.audio.channel_layout import sound_layout
 from fastscribe.audio.data_size import data_size, mp4_problem
 from fastscribe.audio.failures import ContainerError, NotAContainer
 from fastscribe.audio.first_bytes import (
@@ -23,6 +24,7 @@ from fastscribe.audio.first_bytes import (
     is_for_libsndfile,
     is_plain_text,
 )
+from fastscribe.audio.flac import flac_ends_at, is_cut_out
 from fastscribe.audio.formats import (
     CONTAINER_EXTENSIONS,
     FORMATS,
@@ -32,7 +34,7 @@ from fastscribe.audio.formats import (
     extension,
     missing_problem,
 )
-from fastscribe.audio.header import CONVERT, MIN_BYTES_A_SECOND, PLAIN_CHANNELS, TO_END, Header
+from fastscribe.audio.header import CONVERT, MIN_BYTES_A_SECOND, TO_END, Header, Unfinished
 from fastscribe.audio.media import whole_content
 from fastscribe.audio.mp3_header import RateChanges, mp3_length_s
 from fastscribe.audio.ogg import OggFile, examine
@@ -51,7 +53,6 @@ GUESS_TOLERANCE = 3e-4
 _LIST_HINT = (
     "; a list of paths, one a line, goes to stdin (fastscribe transcribe - < LIST), or has a name that ends in .txt"
 )
-_UNUSUAL_ORDERS = ("AIFF", "CAF")  # may state one with which PyAV 18 frees memory twice
 _JUNK_BYTES = 1 << 16  # among which a recording behind something else is looked for
 # Of WAV files that libsndfile decodes: PCM, MS ADPCM, floats, A-law, µ-law, IMA ADPCM, GSM, G.721, NMS ADPCM, MP3, extensible.
 SAMPLE_TYPES = frozenset((1, 2, 3, 6, 7, 0x11, 0x31, 0x38, 0x40, 0x55, 0xFFFE))
@@ -76,7 +77,7 @@ class _Opened:
                 self.ogg = examine(data)
 
     @property
-    def unfinished(self) -> str | None:
+    def unfinished(self) -> Unfinished | None:
         return None if self.size is None else self.size.unfinished
 
     def error(self, problem: str) -> AudioError:
@@ -117,7 +118,7 @@ def _checked_header(opened: _Opened) -> Header:
     track = _ogg_track(opened, opened.ogg) if opened.ogg is not None else _track(opened)
     header = _sound_header(opened) if track is None else track
     if opened.unfinished is not None:
-        return header._replace(reading=TO_END, notes=(opened.unfinished,))
+        return header._replace(reading=TO_END, notes=(opened.unfinished.note,))
     if header.num_tracks is None and opened.size is None and opened.head.startswith(_WITH_SIZE):
         # A stream, whose writer could not know its length.
         return header._replace(notes=(f"{NO_LENGTH}: {TO_THE_END}",))
@@ -136,14 +137,7 @@ def _ogg_track(opened: _Opened, ogg: OggFile) -> Header | None:
 
 
 def _track(opened: _Opened) -> Header | None:
-    """Read the header of what FFmpeg's libraries have to read; None for what libsndfile reads.
-
-    libsndfile reads as much of an unfinished file as its header gives.
-    """
-    if opened.unfinished is not None:
-        if (track := _track_header(opened)) is None:
-            raise opened.error(opened.unfinished.replace(TO_THE_END, "make it from its source again, as WAV or FLAC"))
-        return track
+    """Read the header of what FFmpeg's libraries have to read; None for what libsndfile reads."""
     if not is_for_libsndfile(opened.head) and (track := _track_header(opened)) is not None:
         return track
     if opened.size is None or opened.size.sample_type is None:
@@ -179,9 +173,10 @@ def _track_header(opened: _Opened) -> Header | None:
 def _sound_header(opened: _Opened) -> Header:
     """Read the header with libsndfile, or with FFmpeg's libraries where libsndfile cannot or would read a part only."""
     try:
-        with closing(open_with_libsndfile(opened.medium)) as sound:
+        with closing(open_with_libsndfile(opened.medium, opened.unfinished is not None)) as sound:
             sample_rate, channels, num_samples = sound.samplerate, sound.channels, sound.frames
             sound_format, subtype = sound.format, sound.subtype
+            layout = None if channels <= 2 else sound_layout(sound, opened.file)
     except soundfile.SoundFileError as error:
         if (track := _track_header(opened)) is not None:
             return track
@@ -206,7 +201,7 @@ def _sound_header(opened: _Opened) -> Header:
     if num_samples <= 0:
         raise opened.error("holds no samples")
     if sound_format == "FLAC":
-        if (track := _cut_flac(opened, num_samples, num_samples / sample_rate)) is not None:
+        if (track := _cut_flac(opened, sample_rate, num_samples)) is not None:
             return track
     else:
         _check_bytes(opened, num_samples / sample_rate)
@@ -216,39 +211,23 @@ def _sound_header(opened: _Opened) -> Header:
         is_cut = opened.ogg.samples_too_many > MISSING_TOLERANCE_S * sample_rate
         if is_cut and (track := _track_header(opened)) is not None:
             return track
-    layout = None
-    is_asked_for = isinstance(opened.source.channel, int)
-    if channels > PLAIN_CHANNELS and sound_format not in _UNUSUAL_ORDERS and not is_asked_for:
-        from fastscribe.audio.channel_layout import in_order_of
-        from fastscribe.audio.containers import layout_of
-
-        layout = in_order_of(sound_format, subtype, layout_of(opened.medium))
     return Header(sample_rate, channels, num_samples, subtype == "PCM_16", layout)
 
 
-def _cut_flac(opened: _Opened, num_samples: int, length_s: float) -> Header | None:
-    """Check a FLAC file, of which libsndfile reads as much as its header gives, by decoding it.
-
-    Returns:
-        The header of one cut out of another, as `ffmpeg -c copy` cuts them, which still has the length of the whole; None for
-        a whole file.
-    """
-    from fastscribe.audio.containers import decoded_samples
-
-    problem = f"damaged, truncated or several in one: it does not end after the {length_s:.2f} s of its header"
-    if num_samples > MAX_FLAC_SAMPLES_A_BYTE * opened.num_bytes:
+def _cut_flac(opened: _Opened, sample_rate: int, num_samples: int) -> Header | None:
+    """Check a FLAC file. Read the header of one cut out of another, whose length it still has; None for others."""
+    length_s = num_samples / sample_rate
+    with whole_content(opened.file) as data:
+        is_possible = num_samples <= MAX_FLAC_SAMPLES_A_BYTE * opened.num_bytes
+        is_whole = is_possible and flac_ends_at(data, num_samples)
+        is_cut = is_possible and is_cut_out(data, num_samples, is_whole)
+    if is_cut and (track := _track_header(opened)) is not None:
+        held_s = track.num_samples / track.sample_rate
+        return track._replace(notes=(f"header promises {length_s:.2f} s, file holds {held_s:.2f} s of whole frames",))
+    if not is_whole:
+        problem = f"damaged, truncated or several in one: it does not end after the {length_s:.2f} s of its header"
         raise opened.error(f"{problem}: {CONVERT}")
-    try:
-        held = decoded_samples(opened.medium)
-    except ContainerError as error:
-        raise opened.error(f"{problem}: {CONVERT}") from error
-    if held == num_samples:
-        return None
-    track = _track_header(opened) if held < num_samples else None
-    if track is None or track.num_samples != held:
-        raise opened.error(f"{problem}: {CONVERT}")
-    held_s = track.num_samples / track.sample_rate
-    return track._replace(notes=(f"header promises {length_s:.2f} s, file holds {held_s:.2f} s of whole frames",))
+    return None
 
 
 def _check_bytes(opened: _Opened, length_s: float) -> None:

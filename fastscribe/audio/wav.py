@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from fastscribe.audio.first_bytes import after_tags
 from fastscribe.audio.formats import MISSING_TOLERANCE_S
-from fastscribe.audio.header import PLAIN_CHANNELS, DataSize, Header
+from fastscribe.audio.header import PLAIN_CHANNELS, DataSize, Header, Unfinished
 
 STREAMED_BYTES = 0x7FFF0000  # writers into a pipe store 0, 0x7ffff000, 0xffffffff or the like as the size
 PADDING_BYTES = 1 << 16  # looked at together behind the samples
@@ -113,20 +113,22 @@ def wav_size(head: bytes, file: BinaryIO, num_bytes: int) -> DataSize | None:
     if not is_wav(riff):
         return None
     order = ">" if riff.startswith(b"RIFX") else "<"
-    kind, large_bytes = None, 0
+    kind, large_bytes, field = None, 0, None
     for name, begin, size in chunks(file, riff_begin + len(riff), struct.Struct(order + "4sI"), alignment=2):
         if name == b"data":
             is_large = size == UNKNOWN and (large_bytes > 0 or riff.startswith((b"RF64", b"BW64")))
-            promised, held = large_bytes if is_large else size, max(0, num_bytes - begin)
+            promised = large_bytes if is_large else size
             break
         if name == b"fmt ":
             kind = struct.unpack(order + "H6xI", file.read(12))
         elif name == b"ds64":
-            (large_bytes,) = struct.unpack("<8xQ", file.read(16))
+            (large_bytes,), field = struct.unpack("<8xQ", file.read(16)), (begin + 8, struct.Struct("<Q"))
     else:
         return None
     if kind is None or promised >= (MAX_OFFSET if is_large else STREAMED_BYTES):
         return None
+    size_at, form = field if is_large and field is not None else (begin - 4, struct.Struct(order + "I"))
+    held = max(0, num_bytes - begin)
     file.seek(begin + min(promised, held))
     has_more = not _is_trailing_data(file, held - promised)
     is_several = is_joined(file, begin + promised, num_bytes)
@@ -137,7 +139,10 @@ def wav_size(head: bytes, file: BinaryIO, num_bytes: int) -> DataSize | None:
         num_bytes - riff_begin - 8,
     ):  # the file's size; the samples end where it ends
         return DataSize(min(promised, held), held, is_several, sample_type, held_s)
-    unfinished = unfinished_of(given_s, held_s) if has_more and not is_several else None
+    is_stated = form.size == 8 or held < STREAMED_BYTES
+    is_unfinished = has_more and not is_several
+    right = form.pack(held if is_stated else UNKNOWN)
+    unfinished = unfinished_of(given_s, held_s, size_at, right) if is_unfinished else None
     return DataSize(promised, held, is_several, sample_type, held_s, unfinished)
 
 
@@ -188,17 +193,19 @@ def chunks(
         at += size + -size % alignment
 
 
-def unfinished_of(given_s: float, held_s: float) -> str | None:
+def unfinished_of(given_s: float, held_s: float, size_at: int, size: bytes) -> Unfinished | None:
     """Return what is wrong with a file whose header gives less than it holds; None if that is little.
 
     Args:
         given_s: the length that the header gives; 0: none.
         held_s: the length in the file.
+        size_at: offset of the field with the size.
+        size: its right content.
     """
     if held_s - given_s <= MISSING_TOLERANCE_S:
         return None
     given = f"gives {given_s:.2f} s" if given_s else "leaves its length out"
-    return f"its header {given}: {TO_THE_END}"
+    return Unfinished(f"its header {given}: {TO_THE_END}", size_at, size)
 
 
 def _is_trailing_data(file: BinaryIO, num_bytes: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import struct
 from collections import Counter
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from fastscribe.audio.channel_layout import choose, in_order_of
+from fastscribe.audio.channel_layout import _is_opus_surround, choose
 from fastscribe.audio.given import sources as given_sources
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import read
@@ -96,7 +97,7 @@ def test_wav_by_its_mask(tmp_path, mask, layout):
     [
         ("a.wav", FIVE_ONE),  # as players take six channels without a mask
         ("a.aiff", FIVE_ONE),
-        ("a.flac", ("FL", "FR", "FC", "LFE", "SL", "SR")),
+        ("a.flac", FIVE_ONE),
         ("a.ogg", ("FL", "FC", "FR", "BL", "BR", "LFE")),
         ("3.flac", ("FL", "FR", "FC")),
         ("4.flac", ("FL", "FR", "BL", "BR")),
@@ -121,6 +122,7 @@ def test_by_the_order_of_the_format(tmp_path, name, layout):
         ("b.m4a", "aac", "4.0", 48_000),
         ("a.flac", "flac", "2.1", 48_000),  # its comment has a mask
         ("b.flac", "flac", "4.0", 48_000),
+        ("5.caf", "pcm_s16be", "5.0", 48_000),
     ],
 )
 def test_by_what_ffmpeg_says(tmp_path, name, codec, layout, rate):
@@ -130,6 +132,20 @@ def test_by_what_ffmpeg_says(tmp_path, name, codec, layout, rate):
         one.translate(str.maketrans("BS", "XX")) for one in names
     ]
     assert hertz(audio) == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("number", "layout"),
+    [(113, "FL FR FC"), (115, "FL FR FC BC"), (117, "FL FR FC SL SR"), (133, "FL FR LFE")],
+)
+def test_aiff_by_the_number_of_its_layout(tmp_path, number, layout):
+    path, names = tmp_path / "a.aiff", tuple(layout.split())
+    soundfile.write(path, tones(len(names)), RATE)
+    content = path.read_bytes()
+    chunk, at = b"CHAN" + struct.pack(">IIII", 12, number << 16 | len(names), 0, 0), content.index(b"SSND")
+    path.write_bytes(b"FORM" + struct.pack(">I", len(content) + 12) + content[8:at] + chunk + content[at:])
+    assert hertz(probed(path)) == ({3} if "FC" in names else {1, 2})
+    assert probed(path, "center").channel == (2 if "FC" in names else None)
 
 
 @pytest.mark.parametrize("channels", [3, 4, 5, 7, 8, 9])
@@ -144,7 +160,10 @@ def test_channels_without_places_are_averaged(tmp_path, channels):
 
 def test_a_mask_of_zero_says_that_channels_have_no_places(tmp_path):
     assert probed(with_mask(tmp_path / "a.wav", tones(6), 0)).layout == ()
-    assert in_order_of("OGG", "OPUS", None) == () and in_order_of("OGG", "OPUS", FIVE_ONE)[1] == "FC"
+    head = io.BytesIO(b"OggS" + bytes(24) + b"OpusHead" + bytes((1, 6, 0, 0, 0, 0, 0, 0, 0, 0, 255)))
+    assert not _is_opus_surround(head)
+    assert not _is_opus_surround(io.BytesIO(head.getvalue()[:-1] + b"\x02"))  # ambisonics
+    assert _is_opus_surround(io.BytesIO(head.getvalue()[:-1] + b"\x01"))
 
 
 def test_samples_in_memory_are_read_as_a_file_of_them(tmp_path):

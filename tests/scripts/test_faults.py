@@ -140,10 +140,10 @@ def before_opening(poison: Path, fault: Callable[[], None], monkeypatch) -> None
     """Run `fault` between probing and reading of `poison`."""
     original = read_module._opened
 
-    def opened(audio, *arguments):
+    def opened(audio, *arguments, **named):
         if audio.path == str(poison):
             fault()
-        return original(audio, *arguments)
+        return original(audio, *arguments, **named)
 
     monkeypatch.setattr(read_module, "_opened", opened)
 
