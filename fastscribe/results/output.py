@@ -86,6 +86,7 @@ class JournaledOutput:
         self._storage, self._run, self._say = storage, run, say
         self._new = Totals()
         self._report: bytes | None = None
+        self._earlier_report = b""
         self._is_closed = False
         with ExitStack() as closing_all:
             closing_all.callback(storage.close, None)
@@ -143,6 +144,8 @@ class JournaledOutput:
                 f"{storage.where}: holds results of {shard}, of a run divided otherwise than {run.shard}: use another folder, "
                 "or --overwrite to start over"
             )
+        with suppress(FileNotFoundError):
+            self._earlier_report = storage.read(Paths(Path(), run.shard.suffix).report.name)  # which open() removes
         facts = dict(run.facts)
         stated = None if (run.style.speaker_names or run.moved) is None else last_run(storage.where, run.shard)
         earlier = {} if stated is None else stated.facts
@@ -368,17 +371,24 @@ class JournaledOutput:
         Without a new result, an earlier report stays, with the numbers of the run that did the work, if it counts the results
         that are here.
         """
-        earlier = b""
-        if not self._new.files:
-            with suppress(FileNotFoundError):
-                earlier = self._storage.read(Paths(Path(), self._run.shard.suffix).report.name)
-        if _counts_in(earlier) is None or _counts_in(earlier) != _counts_in(content):
-            self._report = content
-            return
-        report = json.loads(earlier)
-        inputs = json.loads(content)["inputs"]  # of other shards there may be more
-        is_new = report.get("inputs") != inputs
-        self._report = (json.dumps(report | {"inputs": inputs}, indent=2) + "\n").encode() if is_new else None
+        self._report = content
+        counts = _counts_in(self._earlier_report)
+        if not self._new.files and counts is not None and counts == _counts_in(content):
+            earlier, report = json.loads(self._earlier_report), json.loads(content)
+            inputs = {name: report[name] for name in ("inputs",) if name in report}  # of other shards there may be more
+            self._report = (json.dumps(earlier | inputs, indent=2) + "\n").encode()
+
+    def put_report_back(self) -> None:
+        """Write the earlier report again, which opening removed, if it counts the results that are here: nothing was done.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        is_live = self.journal.is_live
+        num_failed = int(self.journal.entries["failed"][is_live].sum())
+        if _counts_in(self._earlier_report) == [int(is_live.sum()), num_failed]:
+            name = Paths(Path(), self._run.shard.suffix).report.name
+            self._storage.write(name, self._earlier_report, replaces=True)
 
     def _drop_old_failures(self) -> None:
         for entry_index in np.flatnonzero(self._is_dropped).tolist():

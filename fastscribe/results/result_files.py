@@ -192,6 +192,7 @@ class ResultFiles:
                     queued[entry_index] = formats
             except OSError as error:
                 self.not_made.append(without_frames(error))
+                self._committer.lack(None)
             gone = [(format, crcs) for format, crcs in entry.former.items() if format not in entry.files]
             self._committer.add(
                 Item(None, files=tuple(NewFile(f"{entry.name}.{format}", None, crcs) for format, crcs in gone))
