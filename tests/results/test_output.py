@@ -372,6 +372,14 @@ def test_a_report_goes_with_a_row(tmp_path: Path, edited: bytes) -> None:
     assert not (tmp_path / "report.json").exists()
 
 
+def test_a_report_goes_before_a_repair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place := Place(tmp_path)).run(["a.wav"])
+    monkeypatch.setattr("fastscribe.results.storage_folder.realign", stopped)
+    with pytest.raises(OSError, match="stopped"):
+        place.opened()
+    assert not (tmp_path / "report.json").exists()
+
+
 def test_an_open_output_goes_on_with_a_new_ledger(tmp_path: Path) -> None:
     place = Place(tmp_path)
     place.run(["a.wav", "b.wav"], "txt")

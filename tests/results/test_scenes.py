@@ -194,6 +194,7 @@ def test_a_folder_that_is_elsewhere_is_not_decoded_again(scene: Scene) -> None:
     )
     assert scene.transcribe(more=("--overwrite",)) == 0
     old.rename(new)
+    assert scene.transcribe(new, code=NO_MODEL, more=("--moved", f"{old}={new}-typo")) == 2
     assert scene.transcribe(new, code=NO_MODEL, more=("--moved", f"{old}={new}")) == 0
     new.rename(third)  # rows have the oldest path
     assert scene.transcribe(third, code=NO_MODEL) == 2
