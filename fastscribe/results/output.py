@@ -111,12 +111,13 @@ class JournaledOutput:
         named = self.files if self.files.formats else None  # nothing to name, so no memory for names
         self.ledger = JournalLedger(run, self.journal, named, self._take_over)
 
-    def _take_over(self, entry_index: int, pending: PendingInput, order: int) -> None:
-        """Give a result to a recording that is elsewhere now. Its row stays, and so do its files."""
+    def _take_over(self, entry_index: int, pending: PendingInput, order: int) -> Entry:
+        """Give a result to a recording that is elsewhere now, and return its entry. Its row stays, and so do its files."""
         old = self.journal.entry(entry_index)
         entry = old._replace(key=pending.key, state=pending.state, order=order, name=pending.name or old.name)
         taken = Item(entry, self._storage.read(ROWS, old.begin, old.end), has_new_row=False)
         self._committer.add(taken, _forgotten(old))  # at once: a kill between the two would leave both
+        return entry
 
     def go_on(self, run: OutputRun, say: Callable[[str], object]) -> None:
         """Begin a run after all, with a ledger that has not been asked yet. Only formats and settings matter of `run`.
