@@ -172,7 +172,7 @@ def test_files_of_a_new_format_are_known_where_a_recording_moved(scene: Scene) -
     assert scene.transcribe(new, formats="srt,vtt", code=NO_MODEL, more=("--moved", f"{old}={new}")) == 0
     assert scene.files().keys() == {"a.srt", "a.vtt"}
     assert scene.transcribe(new, formats="srt,vtt", code=NO_MODEL, more=("--max-line-width", "9")) == 0
-    assert "their srt, vtt had another layout" in scene.said and "edited" not in scene.said
+    assert "their srt and vtt had another layout" in scene.said and "edited" not in scene.said
 
 
 def test_a_folder_that_is_elsewhere_is_not_decoded_again(scene: Scene) -> None:
