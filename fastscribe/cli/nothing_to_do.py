@@ -90,7 +90,11 @@ def end_if_done(job: TranscribeJob, listing: Listing, event_log: EventLog | None
             all_done &= listing.is_whole and ledger.num_given > 0
         if not all_done:
             listing.begin_again()
-            check_moved(job, listing.whole(), output.moved_line)
+            try:
+                check_moved(job, listing.whole(), output.moved_line)
+            except UsageError:
+                output.put_report_back()  # the place stays as it was
+                raise
             listing.begin_again()
             return output
         stats = _stats(output, listing, perf_counter() - start)

@@ -118,7 +118,8 @@ def stopped_hint(job: TranscribeJob, progress: Progress, output: JournaledOutput
     again = "without --overwrite the command" if job.output.overwrite else "the same command"
     if not progress.planned_files and (number := int(output.journal.is_live.sum())) > done:  # not all were looked at
         return f"{count_of(number, 'result')} of earlier runs stay, and {again} goes on from there"
-    hint = "; --window 1 finishes each long recording before the next" if progress.done_s > _LONG_S else ""
+    may_help = progress.done_s > _LONG_S and job.options.window > 1 and num_inputs != 1
+    hint = "; --window 1 finishes each long recording before the next" if may_help else ""
     return f"{done:,}{of} files are done and kept, and {again} goes on from there{'' if done else hint}"
 
 

@@ -20,7 +20,7 @@ from fastscribe.results.storage import Item, NewFile, Storage
 _MAX_BYTES = 1 << 26  # of items that wait, until `add` does
 _MAX_COMPARED_BYTES = 1 << 28  # no file of ours is larger
 _BLOCK_BYTES = 512  # disks write no less
-_MAX_LACKING = 1000  # results with a file that could not be replaced or removed, which the journal names again
+_MAX_LACKING = 1000  # results with a file that could not be written, which the journal names one by one
 _MAX_LACKING_BYTES = 1 << 18  # of the row of one of them
 # These errors of a file, and those that are no system's, stop a run; with any other, the file is not written.
 _STOPS = {None, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
@@ -47,6 +47,7 @@ class Committer:
         self.num_rows = 0
         self._storage, self._pace = storage, storage.pace
         self._lacking: dict[int, Item] = {}  # results that lack a file, by their key
+        self._are_all_known = True  # they are all that lack one
         self._changed = threading.Condition()  # of all below
         self._queued: list[Item] = []
         self._is_committing = False
@@ -94,9 +95,23 @@ class Committer:
                 self._is_closing = True
                 self._changed.notify_all()
             self._thread.join()
-        if self._lacking:
+        if self._lacking and self._are_all_known:
+            self._storage.lacks_files = False
             self._error = self._commit(list(self._lacking.values()))
             self._raise()
+
+    def lack(self, item: Item | None) -> None:
+        """Note that files of a result could not be read or written; None: of which one is not known."""
+        self._storage.lacks_files = True
+        if (
+            item is None
+            or item.entry is None
+            or len(self._lacking) == _MAX_LACKING
+            or len(item.row) > _MAX_LACKING_BYTES
+        ):
+            self._are_all_known = False
+        else:
+            self._lacking[item.entry.key] = item._replace(has_new_row=False, files=())
 
     def _raise(self) -> None:
         if self._error is not None:
@@ -167,8 +182,7 @@ class Committer:
             if error.errno in _STOPS and not isinstance(error, InTheWay):
                 raise
             self.not_written.append(without_frames(error))
-            if item.entry is not None and len(self._lacking) < _MAX_LACKING and len(item.row) <= _MAX_LACKING_BYTES:
-                self._lacking[item.entry.key] = item._replace(has_new_row=False, files=())
+            self.lack(item)
 
 
 def without_frames(error: OSError) -> OSError:

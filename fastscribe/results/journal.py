@@ -424,10 +424,13 @@ def check_same_settings(where: Path | str, before: Mapping[str, Any], fingerprin
         before: The fingerprint of the earlier run.
         fingerprint: This run's.
     """
+    from fastscribe.decode.prompt import DEFAULT_LANGUAGE
+
     now = json.loads(json.dumps(fingerprint))
     names = [name for name in {**before, **now} if _value(before, name) != _value(now, name)]
-    if _CHANGES_OF_TEXT & set(names) and not ("--language" in before and "--language" in now):
-        names = [name for name in names if name != "--language"]  # nobody gave it: it follows
+    languages = [one["--language"] for one in (before, now) if "--language" in one]
+    if _CHANGES_OF_TEXT & set(names) and languages == [DEFAULT_LANGUAGE]:
+        names = [name for name in names if name != "--language"]  # it follows, as others do only if somebody gave them
     if not names:
         return
     differences = "; ".join(

@@ -16,7 +16,7 @@ from fastscribe._system.urls import is_url
 from fastscribe.audio.failures import relative_id
 from fastscribe.audio.media import LocalFile, medium_of
 from fastscribe.results.interfaces import NUM_FAILED, Ledger, OutputRun
-from fastscribe.results.journal import Journal, PendingInput, digest_of
+from fastscribe.results.journal import Entry, Journal, PendingInput, digest_of
 from fastscribe.results.result_files import ResultFiles
 from fastscribe.types import Failure, Samples, Source
 
@@ -28,7 +28,8 @@ class JournalLedger(Ledger):
         run: Its shard, whether it retries inputs that failed, and where the recordings of earlier results are now.
         journal: Results of earlier runs.
         files: Names the inputs' files, and makes those of earlier results again that are missing; None: there are no files.
-        take_over: Called with the entry of a recording that was elsewhere, and with what is known of it now.
+        take_over: Called with the entry of a recording that was elsewhere, and with what is known of it now. Returns the new
+            entry; None: there are no files.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class JournalLedger(Ledger):
         run: OutputRun,
         journal: Journal,
         files: ResultFiles | None = None,
-        take_over: Callable[[int, PendingInput, int], object] = lambda *given: None,
+        take_over: Callable[[int, PendingInput, int], Entry | None] = lambda *given: None,
     ) -> None:
         super().__init__(run.shard)
         self._run, self._journal, self._files, self._take_over = run, journal, files, take_over
@@ -82,13 +83,12 @@ class JournalLedger(Ledger):
         """Count an input that is done, have its missing files made, and forget it. Return False if its row is no result."""
         pending = self._pending[source.index]
         assert pending.entry_index is not None
-        if self._files is not None and not self._files.complete(pending.entry_index, pending.name, source.index):
+        taken = self._take_over(pending.entry_index, pending, source.index) if pending.is_moved else None
+        if self._files is not None and not self._files.complete(pending.entry_index, pending.name, source.index, taken):
             return False
         self._journal.is_in_this_run[pending.entry_index] = True
         entry = self._journal.entries[pending.entry_index]
         entry["order"] = source.index
-        if pending.is_moved:
-            self._take_over(pending.entry_index, pending, source.index)
         failed = bool(entry["failed"])
         with self.lock:
             self.num_done += 1

@@ -152,8 +152,9 @@ def _place_of(
     here = _folders(os.path.abspath(stated), os.path.abspath(path))
     is_relative &= here is None or not is_known(source, here)  # a folder's rows count from here
     places = [os.path.join(os.sep, UNKNOWN_PLACE, stated) if is_relative else os.path.abspath(stated)]
-    for before, after in facts.get(MOVES, ()):
-        places.append(Moved(after, before).before(places[-1]) or places[-1])
+    for before, after in facts.get(MOVES, ()):  # one may be mistyped, so the others count from any place
+        found_at = (Moved(after, before).before(place) for place in places)
+        places = list(dict.fromkeys([*places, *filter(None, found_at)]))[:_FEW]
     moves = [(old, _folders(old, os.path.abspath(path))) for old in places]
     old, moved = next((one for one in moves if one[1] and is_known(source, one[1])), moves[0])
     if moved is None or (os.path.exists(old) and not may_be_there):

@@ -86,6 +86,7 @@ class JournaledOutput:
         self._storage, self._run, self._say = storage, run, say
         self._new = Totals()
         self._report: bytes | None = None
+        self._earlier_report = b""
         self._is_closed = False
         with ExitStack() as closing_all:
             closing_all.callback(storage.close, None)
@@ -110,12 +111,13 @@ class JournaledOutput:
         named = self.files if self.files.formats else None  # nothing to name, so no memory for names
         self.ledger = JournalLedger(run, self.journal, named, self._take_over)
 
-    def _take_over(self, entry_index: int, pending: PendingInput, order: int) -> None:
-        """Give a result to a recording that is elsewhere now. Its row stays, and so do its files."""
+    def _take_over(self, entry_index: int, pending: PendingInput, order: int) -> Entry:
+        """Give a result to a recording that is elsewhere now, and return its entry. Its row stays, and so do its files."""
         old = self.journal.entry(entry_index)
         entry = old._replace(key=pending.key, state=pending.state, order=order, name=pending.name or old.name)
         taken = Item(entry, self._storage.read(ROWS, old.begin, old.end), has_new_row=False)
         self._committer.add(taken, _forgotten(old))  # at once: a kill between the two would leave both
+        return entry
 
     def go_on(self, run: OutputRun, say: Callable[[str], object]) -> None:
         """Begin a run after all, with a ledger that has not been asked yet. Only formats and settings matter of `run`.
@@ -143,6 +145,8 @@ class JournaledOutput:
                 f"{storage.where}: holds results of {shard}, of a run divided otherwise than {run.shard}: use another folder, "
                 "or --overwrite to start over"
             )
+        with suppress(FileNotFoundError):
+            self._earlier_report = storage.read(Paths(Path(), run.shard.suffix).report.name)  # which open() removes
         facts = dict(run.facts)
         stated = None if (run.style.speaker_names or run.moved) is None else last_run(storage.where, run.shard)
         earlier = {} if stated is None else stated.facts
@@ -368,17 +372,24 @@ class JournaledOutput:
         Without a new result, an earlier report stays, with the numbers of the run that did the work, if it counts the results
         that are here.
         """
-        earlier = b""
-        if not self._new.files:
-            with suppress(FileNotFoundError):
-                earlier = self._storage.read(Paths(Path(), self._run.shard.suffix).report.name)
-        if _counts_in(earlier) is None or _counts_in(earlier) != _counts_in(content):
-            self._report = content
-            return
-        report = json.loads(earlier)
-        inputs = json.loads(content)["inputs"]  # of other shards there may be more
-        is_new = report.get("inputs") != inputs
-        self._report = (json.dumps(report | {"inputs": inputs}, indent=2) + "\n").encode() if is_new else None
+        self._report = content
+        counts = _counts_in(self._earlier_report)
+        if not self._new.files and counts is not None and counts == _counts_in(content):
+            earlier, report = json.loads(self._earlier_report), json.loads(content)
+            inputs = {name: report[name] for name in ("inputs",) if name in report}  # of other shards there may be more
+            self._report = (json.dumps(earlier | inputs, indent=2) + "\n").encode()
+
+    def put_report_back(self) -> None:
+        """Write the earlier report again, which opening removed, if it counts the results that are here: nothing was done.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        is_live = self.journal.is_live
+        num_failed = int(self.journal.entries["failed"][is_live].sum())
+        if _counts_in(self._earlier_report) == [int(is_live.sum()), num_failed]:
+            name = Paths(Path(), self._run.shard.suffix).report.name
+            self._storage.write(name, self._earlier_report, replaces=True)
 
     def _drop_old_failures(self) -> None:
         for entry_index in np.flatnonzero(self._is_dropped).tolist():

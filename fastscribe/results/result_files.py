@@ -112,7 +112,7 @@ class ResultFiles:
 
     # --- earlier results
 
-    def complete(self, entry_index: int, name: str, order: int) -> bool:
+    def complete(self, entry_index: int, name: str, order: int, taken: Entry | None = None) -> bool:
         """Return True if an earlier result has its files, or if what it lacks is queued; False if its row is no result.
 
         An edited file stays, and so does the result if a file or a store cannot be read. Called from several threads.
@@ -121,10 +121,11 @@ class ResultFiles:
             entry_index: The result's entry in the journal.
             name: The name of its files.
             order: The input's position in this run.
+            taken: The entry that this run has made of it, of a recording that was elsewhere.
         """
         try:
             missing = self._missing(entry_index, name)
-            return not missing or self._make(entry_index, name, missing, order)
+            return not missing or self._make(entry_index, name, missing, order, taken)
         except OSError as error:
             self.not_made.append(without_frames(error))
             return True
@@ -157,9 +158,11 @@ class ResultFiles:
             return "layout"
         return "" if self._names_layout in (0, names) else "names"
 
-    def _make(self, entry_index: int, name: str, formats: Sequence[str], order: int) -> bool:
+    def _make(
+        self, entry_index: int, name: str, formats: Sequence[str], order: int, taken: Entry | None = None
+    ) -> bool:
         """Queue files of an earlier result. Return False if its row is no result."""
-        entry = self._journal.entry(entry_index)
+        entry = taken or self._journal.entry(entry_index)
         row = self._storage.read(ROWS, entry.begin, entry.end)
         try:
             result = to_result(json.loads(row), entry.id, entry.audio_s, order)
@@ -192,6 +195,7 @@ class ResultFiles:
                     queued[entry_index] = formats
             except OSError as error:
                 self.not_made.append(without_frames(error))
+                self._committer.lack(None)
             gone = [(format, crcs) for format, crcs in entry.former.items() if format not in entry.files]
             self._committer.add(
                 Item(None, files=tuple(NewFile(f"{entry.name}.{format}", None, crcs) for format, crcs in gone))

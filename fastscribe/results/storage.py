@@ -58,11 +58,14 @@ class Storage(Protocol):
         where: The folder or URL.
         pace: How results gather.
         map: Calls a function with each of several files: in a store, several at once.
+        lacks_files: A file could not be written or read. As long as it is True, the journal does not say that files are
+            durable, so the next run looks into them.
     """
 
     where: str
     pace: Pace
     map: Each
+    lacks_files: bool
 
     def lock(self, say: Callable[[str], object]) -> list[Shard]:
         """Lock the shard until `close`, and return the shards that have a journal here. Raises UsageError if a run has it."""
@@ -82,7 +85,7 @@ class Storage(Protocol):
         """Return the names of a shard's rows, journal and report, in the groups in which they are to be removed."""
 
     def open(self, header: Mapping[str, Any] | None, facts: Mapping[str, Any], say: Callable[[str], object]) -> Journal:
-        """Begin or repair the shard's journal, and prepare for commits. A report is removed if results are gone.
+        """Begin or repair the shard's journal, and prepare for commits. An earlier run's report is removed.
 
         Args:
             header: This run's fingerprint; None: whatever the journal's is, but its rows must be as its run left them.
@@ -95,8 +98,6 @@ class Storage(Protocol):
 
     def commit(self, items: Sequence[Item]) -> Sequence[Item]:
         """Make rows durable, and then their entries; and what `write` wrote before. Called from one thread, as are the next.
-
-        New rows remove an earlier run's report before, which says that the run has finished.
 
         Returns:
             The items; each entry has the offsets of its row.

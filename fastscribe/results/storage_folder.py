@@ -60,7 +60,7 @@ class FolderStorage:
     pace = Pace(_MAX_RESULTS, _MAX_RESULTS, _MAX_BYTES)
 
     def __init__(self, directory: Path, shard: Shard = UNSHARDED) -> None:
-        self.where, self.shard = str(directory), shard
+        self.where, self.shard, self.lacks_files = str(directory), shard, False
         self.map: Each = map
         self.paths = Paths(directory, shard.suffix)
         self._directory = directory
@@ -105,15 +105,14 @@ class FolderStorage:
         paths.check()
         if not paths.has_begun:
             write_atomic(paths.journal, header_line(header or {}))
-        journal = found = read_journal(paths.journal)
+        journal = read_journal(paths.journal)
         if header is None:
             check_unedited(paths, journal)
         else:
             check_same_settings(self.where, journal.header or {}, header)
+            remove(paths.report)  # before anything changes: it says that the results are complete
             journal = realign(paths, journal, say)
         journal = repair(paths, journal, say)
-        if journal is not found:
-            remove(paths.report)  # results are gone
         self._discard_temps(journal)
         self._rows, self._lines = (
             self._writing.enter_context(closing(Appender(open_append(path), path)))
@@ -138,9 +137,7 @@ class FolderStorage:
 
     def commit(self, items: Sequence[Item]) -> Sequence[Item]:
         placed = list(_placed(items, self._rows.end))
-        if rows := b"".join(item.row for item in items if item.has_new_row):
-            remove(self.paths.report)
-        self._rows.append(rows)
+        self._rows.append(b"".join(item.row for item in items if item.has_new_row))
         synced = self._wait()
         self._lines.append(synced + b"".join(item.entry.line() for item in placed if item.entry is not None))
         self._lines.sync()
@@ -148,7 +145,7 @@ class FolderStorage:
 
     def _wait(self) -> bytes:
         """Make rows, and files that are written, durable. Return the line that says so of the files, if there are any."""
-        synced = SYNCED if self._has_changed else b""
+        synced = SYNCED if self._has_changed and not self.lacks_files else b""
         self._barrier.wait([str(self._rows.path), *self._written], [self.where, *self._folders])
         self._written, self._folders, self._has_changed = [], {}, False
         return synced

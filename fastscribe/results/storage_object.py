@@ -58,7 +58,7 @@ class ObjectStorage:
     def __init__(self, url: str, shard: Shard = UNSHARDED) -> None:
         self.folder = ObjectFolder(url)
         self.map: Each = self.folder.map
-        self.where, self.shard = url, shard
+        self.where, self.shard, self.lacks_files = url, shard, False
         self.pace = Pace(_MAX_QUEUED, _COMMIT_RESULTS, _COMMIT_BYTES, MIN_PAUSE_S, MAX_PAUSE_S, PAUSE_SHARE)
         paths = Paths(Path(), shard.suffix)
         self._rows, self._report = paths.rows.name, paths.report.name
@@ -69,7 +69,7 @@ class ObjectStorage:
         self._name = ""  # of this run
         self._listing: Listing | None = None
         self._num_commits = 0
-        self._has_written = self._has_new_rows = self._is_published = False
+        self._has_written = self._is_published = False
         self._has_conditional_writes: bool | None = None  # not known yet
         self._asking = Lock()
 
@@ -138,6 +138,7 @@ class ObjectStorage:
         name, content = run_name(self._name), header_line(header or {}) + run_line({**earlier.facts, **facts})
         self.folder.put(name, content)
         self._first_object, self._say = (name, content), say
+        self.folder.delete([self._report])
         if not runs.runs:
             self._loaded.append(Parts(self.folder, StoredRuns(self.shard, [self._name])))
         self._parts = self._loaded[-1]
@@ -146,16 +147,13 @@ class ObjectStorage:
     def commit(self, items: Sequence[Item]) -> Sequence[Item]:
         assert self._lock is not None and self._parts is not None
         self._lock.check()
-        rows, lines, begin = [], [SYNCED] if self._has_written else [], 0
+        rows, lines, begin = [], [SYNCED] if self._has_written and not self.lacks_files else [], 0
         for item in items:
             if item.entry is not None:
                 end = begin + len(item.row)  # of files that are made again, the part has the row again
                 lines.append(item.entry._replace(begin=begin, end=end).line())
                 rows.append(item.row)
                 begin = end
-        if not self._has_new_rows and any(item.row and item.has_new_row for item in items):
-            self.folder.delete([self._report])
-            self._has_new_rows = True
         self._num_commits += 1
         name, written = part_name(self._name, self._num_commits), b"".join(lines)
         self.folder.put(name, with_last_line(b"".join(rows), written))
@@ -219,7 +217,7 @@ class ObjectStorage:
 
     def _finish(self, parts: Parts, finish: Finish) -> None:
         """Join all rows, and replace those of an earlier run, unless nothing has changed; then write the report."""
-        if self._has_written:
+        if self._has_written and not self.lacks_files:
             self.commit(())
         if finish.ordered or self._num_commits or not self._is_published:
             publish(self.folder, self._rows, published_name(self.shard), parts.join_rows(finish.ordered, finish.order))

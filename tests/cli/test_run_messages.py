@@ -11,6 +11,7 @@ import pytest
 
 from fastscribe.audio.formats import NOT_OPENED, UNKNOWN_CONTENT
 from fastscribe.cli.run_messages import counts_of, say_listing, say_summary, stopped_hint, wordless_line
+from fastscribe.config import Options
 from fastscribe.pipeline.stats import Progress
 from tests.helpers.report_samples import transcript, utterance
 
@@ -49,7 +50,7 @@ def test_a_summary_says_where_results_are(where: str, said: str, capsys: pytest.
     ],
 )
 def test_a_stopped_run_says_how_it_goes_on(output: dict[str, bool], said: str) -> None:
-    job: Any = SimpleNamespace(output=SimpleNamespace(**output))
+    job: Any = SimpleNamespace(output=SimpleNamespace(**output), options=Options())
     folder = None if output["is_stdout"] else output_with(num_durable=12, num_done=0)
     begun = Progress(files=12, skipped=1000, planned_files=20)
     assert stopped_hint(job, begun, folder, 4000) == f"1,012 of 4,000 files are done{said}"
@@ -61,6 +62,9 @@ def test_a_stopped_run_says_how_it_goes_on(output: dict[str, bool], said: str) -
     )
     for progress, place in ((Progress(files=1, done_s=900.0, planned_files=7), folder), (Progress(done_s=9.0), empty)):
         assert hint not in stopped_hint(job, progress, place, 7)
+    assert hint not in stopped_hint(job, Progress(done_s=900.0, planned_files=1), empty, 1)
+    job.options = Options(window=1)
+    assert hint not in stopped_hint(job, Progress(done_s=900.0, planned_files=7), empty, 7)
 
 
 def output_with(num_durable: int, num_done: int) -> Any:

@@ -319,26 +319,43 @@ def test_a_question_makes_no_file(place: Place) -> None:
         assert output.files.num_made_again == 1 and output.totals().not_given == 0
 
 
-def test_a_report_stays_until_there_is_a_new_result(place: Place) -> None:
-    report = json.dumps({"files": 1, "totals": {"files": 1, "failed": 0}}).encode()
+def _report_at(place: Place) -> bytes | None:
+    found = FolderStorage(place.where) if isinstance(place.where, Path) else ObjectStorage(place.where)
+    content = found.read("report.json") if found.size("report.json") is not None else None
+    found.close(None)
+    return content
+
+
+def _report(**fields: object) -> bytes:
+    return (json.dumps({"files": 1, "totals": {"files": 1, "failed": 0}, **fields}, indent=2) + "\n").encode()
+
+
+def test_no_report_is_there_while_a_run_is_under_way(place: Place) -> None:
+    """A run that is killed before its first new result must not look complete; one that does nothing keeps the report."""
+    with place.opened("txt") as output:
+        put(output, spoken("a.wav"))
+        output.write_report(_report(inputs=1))
+    for report in (_report(files=0, inputs=2), _report(files=0)):  # runs in Ray have no number of inputs
+        with place.opened("txt") as output:
+            assert _report_at(place) is None
+            assert not put(output, spoken("a.wav"))
+            output.write_report(report)
+        assert _report_at(place) == _report(inputs=2)
+    with suppress(KeyboardInterrupt), place.opened("txt"):
+        raise KeyboardInterrupt
+    assert _report_at(place) is None
+
+
+@pytest.mark.parametrize("num_failed", [0, 1])
+def test_a_report_is_put_back_if_it_counts_what_is_here(place: Place, num_failed: int) -> None:
+    report = _report(totals={"files": 1, "failed": num_failed})
     with place.opened("txt") as output:
         put(output, spoken("a.wav"))
         output.write_report(report)
-
-    def size() -> int | None:
-        found = FolderStorage(place.where) if isinstance(place.where, Path) else ObjectStorage(place.where)
-        found.close(None)
-        return found.size("report.json")
-
-    for _ in range(2):
-        output = place.opened("txt")
-        assert not put(output, spoken("a.wav"))
-        output.close(finished=False)
-        assert size() == len(report)
-    with suppress(KeyboardInterrupt), place.opened("txt") as output:
-        put(output, spoken("b.wav"))
-        raise KeyboardInterrupt
-    assert size() is None
+    output = place.opened("txt")
+    output.put_report_back()
+    output.close(finished=False)
+    assert _report_at(place) == (None if num_failed else report)
 
 
 @pytest.mark.parametrize("edited", [b"", b"x"])
@@ -352,6 +369,14 @@ def test_a_report_goes_with_a_row(tmp_path: Path, edited: bytes) -> None:
     _, second = rows.read_bytes().splitlines(keepends=True)
     rows.write_bytes(edited and edited + b"\n" + second)
     place.opened("txt").close(finished=False)
+    assert not (tmp_path / "report.json").exists()
+
+
+def test_a_report_goes_before_a_repair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place := Place(tmp_path)).run(["a.wav"])
+    monkeypatch.setattr("fastscribe.results.storage_folder.realign", stopped)
+    with pytest.raises(OSError, match="stopped"):
+        place.opened()
     assert not (tmp_path / "report.json").exists()
 
 

@@ -222,3 +222,48 @@ def test_the_journal_says_which_files_are_durable(tmp_path: Path) -> None:
     lines = (tmp_path / "journal.jsonl").read_bytes().splitlines(keepends=True)
     assert [line == SYNCED for line in lines] == [False, False, True, False, True]
     assert place.opened("txt").journal.num_synced == 2
+
+
+def test_a_file_over_the_limits_that_could_not_be_replaced_is_no_edit(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(storage: Any, name: str, content: bytes, replaces: bool) -> None:
+        if name == "a.txt":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), name)
+        write(storage, name, content, replaces)
+
+    kind = FolderStorage if isinstance(place.where, Path) else ObjectStorage
+    write = kind.write
+    place.run(IDS, "txt")
+    monkeypatch.setattr("fastscribe.results.committer._MAX_LACKING_BYTES", 0)
+    with monkeypatch.context() as patch, place.opened("txt") as output:
+        patch.setattr(kind, "write", refuse)
+        for index, id in enumerate(IDS):
+            assert put(output, spoken(id, "newer", index), changed=True)
+            output.flush()
+    with place.opened("txt", say=(said := []).append) as output:
+        assert not any(put(output, spoken(id, index=index), changed=True) for index, id in enumerate(IDS))
+    assert place.contents() == {"a.txt": "newer", "b.txt": "newer"} and not said
+
+
+def test_a_damaged_file_that_cannot_be_read_once_is_made_by_the_next_run(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(storage: Any, name: str, *place: int) -> bytes:
+        if name == "a.txt":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), name)
+        return read(storage, name, *place)
+
+    kind = FolderStorage if isinstance(place.where, Path) else ObjectStorage
+    read = kind.read
+    output = place.opened("txt")
+    put(output, spoken("a.wav"))
+    output.flush()
+    written = read(output._storage, "a.txt")
+    output.close(finished=False)
+    place.write("a.txt", "\0" * len(written))
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "read", refuse)
+        with place.opened("txt") as output:
+            assert len(output.not_made) == 1 and put(output, spoken("b.wav", index=1))
+    assert place.run(IDS, "txt") == [] and place.contents()["a.txt"] == "a.wav"

@@ -165,6 +165,16 @@ def test_a_folder_that_is_elsewhere(scene: Scene) -> None:
     assert scene.files()["a.srt"] != files["a.srt"] and scene.files()["x/b.srt"] == files["x/b.srt"]
 
 
+def test_files_of_a_new_format_are_known_where_a_recording_moved(scene: Scene) -> None:
+    old, new = scene.recording("a.flac").parent, scene.inputs.with_name("elsewhere")
+    assert scene.transcribe() == 0
+    old.rename(new)
+    assert scene.transcribe(new, formats="srt,vtt", code=NO_MODEL, more=("--moved", f"{old}={new}")) == 0
+    assert scene.files().keys() == {"a.srt", "a.vtt"}
+    assert scene.transcribe(new, formats="srt,vtt", code=NO_MODEL, more=("--max-line-width", "9")) == 0
+    assert "their srt and vtt had another layout" in scene.said and "edited" not in scene.said
+
+
 def test_a_folder_that_is_elsewhere_is_not_decoded_again(scene: Scene) -> None:
     """The run stops before the model loads, until it is told what to do; also one whose command differs from the last one."""
     for name in "abcdef":
@@ -194,6 +204,7 @@ def test_a_folder_that_is_elsewhere_is_not_decoded_again(scene: Scene) -> None:
     )
     assert scene.transcribe(more=("--overwrite",)) == 0
     old.rename(new)
+    assert scene.transcribe(new, code=NO_MODEL, more=("--moved", f"{old}={new}-typo")) == 2
     assert scene.transcribe(new, code=NO_MODEL, more=("--moved", f"{old}={new}")) == 0
     new.rename(third)  # rows have the oldest path
     assert scene.transcribe(third, code=NO_MODEL) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -73,6 +74,18 @@ def test_a_store_that_refuses_writes_stops_the_run(server: FaultyStore, place: P
     assert place.run(["a.wav", "b.wav"], "txt") == (["b.wav"] if match == "part.jsonl" else [])
     assert place.rows() == ["/in/a.wav", "/in/b.wav"]
     assert place.contents()["b.txt"] == "b.wav"
+
+
+def test_rows_that_are_dropped_go_although_their_run_could_not_finish(server: FaultyStore, place: Place) -> None:
+    with place.opened() as output:
+        for result in (spoken("a.wav"), replace(failed("b.wav", 1), stage="input")):
+            put(output, result)
+        output.write_report(b"{}")
+    fault = server.fault("403", "PUT&transcripts", times=100)
+    with pytest.raises(OutputError):  # it has no new row
+        place.run(["a.wav"])
+    fault.times = 0
+    assert place.run(["a.wav"]) == [] and place.rows() == ["/in/a.wav"]
 
 
 @pytest.mark.parametrize("name", ["transcripts.jsonl", "report.json"])

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 from fastscribe.config import OutputStyle, SpeakerNames, SubtitleStyle
-from fastscribe.results.formats.speaker_names import with_speaker_names
+from fastscribe.results.formats.speaker_names import read_speaker_map, with_speaker_names
 from fastscribe.results.formats.subtitles import to_cues
 from fastscribe.results.formats.writers import content_of, render, to_object
 from fastscribe.results.stream import stream_text
@@ -45,6 +46,12 @@ def test_text_has_a_paragraph_a_turn() -> None:
     assert stream_text(CALL, OutputStyle(("txt",)), is_one=True) == render(CALL, "txt")
     silent = merge([spoken()], ("agent",))
     assert (render(silent, "txt"), render(silent, "srt"), render(silent, "vtt")) == ("\n", "", "WEBVTT\n\n")
+
+
+def test_a_name_may_have_a_colon(tmp_path: Path) -> None:
+    (map := tmp_path / "names.txt").write_text("speaker 1: Dr. Smith: Host\na.wav\tspeaker 2\tAnna: Guest\n")
+    names = (("", "speaker 1", "Dr. Smith: Host"), ("a.wav", "speaker 2", "Anna: Guest"))
+    assert read_speaker_map(map).of_labels == names
 
 
 def test_one_speaker_without_a_name_is_not_named() -> None:

@@ -319,7 +319,7 @@ def test_other_names_need_no_decoding(folder: Path, tmp_path: Path) -> None:
     # Names of one recording stay until it gets others, or none, and so do those for all.
     for named, expected in (
         ("call.wav\tagent\tKarl", ["Berta", "Karl"]),
-        ("new.wav: channel 1: Otto", ["Berta", "Karl"]),
+        ("new.wav\tchannel 1\tOtto", ["Berta", "Karl"]),
         ("customer: Eva", ["Eva", "Karl"]),
         ("in/call.wav\tcustomer\tIda", ["Ida", "agent"]),
     ):

@@ -1,8 +1,8 @@
 """Other names of speakers: those that a style has for the labels of stored rows, or those of persons. Pure.
 
 A map is a text file with a line `LABEL<TAB>NAME` for all recordings, or `RECORDING<TAB>LABEL<TAB>NAME` for one, by its id, its
-path or its path's end. A line without a tab may have colons in place of tabs. Lines that begin with "#", and empty ones, say
-nothing.
+path or its path's end. A line without a tab may be `LABEL: NAME`, and the name may have colons. Lines that begin with "#", and
+empty ones, say nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def read_speaker_map(path: Path) -> SpeakerNames:
     for number, line in enumerate(lines, start=1):
         if not line.strip() or line.startswith("#"):
             continue
-        fields = [field.strip() for field in line.split("\t" if "\t" in line else ":")]
+        fields = [field.strip() for field in (line.split("\t") if "\t" in line else line.split(":", 1))]
         if len(fields) not in (2, 3) or not all(fields):
             raise UsageError(
                 f"{path}: line {number}: not LABEL<TAB>NAME or RECORDING<TAB>LABEL<TAB>NAME: {line[:60]!r}"
