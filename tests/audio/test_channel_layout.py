@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections import Counter
 from pathlib import Path
@@ -196,3 +197,23 @@ def test_a_note_says_what_is_read_of_surround_sound(tmp_path):
         "taken for surround sound (FL FR FC LFE BL BR): its front channels are mixed",
     )
     assert probed(tmp_path / "a.wav", 2).notes == probed(tmp_path / "a.wav", "center").notes == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("a.mp4", b"chnl\0\0\0\0\1\0\0\1\3", b"chnl\0\0\0\0\1\0\2\0\1"),
+        ("a.mov", b"chan\0\0\0\0\0\1\0\0\0\0\0\x0b", b"chan\0\0\0\0\0\x72\0\3\0\0\0\0"),  # MPEG_3_0_B
+    ],
+)
+def test_pcm_whose_container_has_an_order_of_its_own(tmp_path: Path, name: str, before: bytes, after: bytes) -> None:
+    """FFmpeg's orders have the centre after the left and the right channel. Each frame of another one was freed twice."""
+    path = encoded(tmp_path / name, "pcm_s16le", "2.1", tones(3))
+    plain = probed(path)
+    assert plain.layout == ("FL", "FR", "LFE") and hertz(plain) == {1, 2}
+    assert path.read_bytes().count(before) == 1
+    path.write_bytes(path.read_bytes().replace(before, after))
+    os.utime(path, (1, 1))
+    audio = probed(path)
+    assert audio.notes == ("taken for surround sound (FC FL FR): its centre, channel 0, is read",)
+    assert hertz(audio) == {1} and hertz(probed(path, channel=1)) == {2}
