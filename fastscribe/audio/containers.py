@@ -68,7 +68,8 @@ _BEFORE_START_S = 10  # a seek to so long before the start finds the first packe
 PREROLL_S = 0.5  # decoded and dropped before a position, until a decoder's state no longer depends on the seek
 _MAX_HEADERS = 256
 _OPUS = ("opus", "libopus")
-_LAYOUT_OF_CONTAINER = ("pcm_", "adpcm_", "dsd_")  # codecs whose frames have the channels that the container names
+# Codecs whose frames have the channels that the container names.
+_LAYOUT_OF_CONTAINER = ("pcm_", "adpcm_", "dsd_", "flac", "mace", "sdx2_dpcm")
 # In these, FFmpeg guesses times and places from a bit rate. Unless their samples are PCM, they are counted as they are decoded.
 _WITHOUT_TIMES = frozenset({"aiff", "au", "voc", "w64", "wav", "xwma"})
 _RESYNC_BYTES = 1 << 16  # in which FFmpeg looks for the next packet of MPEG-TS
@@ -203,7 +204,8 @@ class Track:
         is_untimed = is_guessed or self._end is None
         self.from_start = self.from_start or is_untimed
         self.samplerate, self.channels = first.sample_rate, first.layout.nb_channels
-        names = self._given_names or _names_of(first.layout)
+        is_given = "NONE" not in self._given_names and len(self._given_names) == self.channels
+        names = self._given_names if is_given else _names_of(first.layout)
         self.layout = None if "NONE" in names else names  # what each channel is for
         self._samples_per_tick = self._tick_s * self.samplerate
         start, container_start_us = 0 if is_untimed else first.pts or 0, self._container.start_time

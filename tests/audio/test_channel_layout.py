@@ -217,3 +217,26 @@ def test_pcm_whose_container_has_an_order_of_its_own(tmp_path: Path, name: str, 
     audio = probed(path)
     assert audio.notes == ("taken for surround sound (FC FL FR): its centre, channel 0, is read",)
     assert hertz(audio) == {1} and hertz(probed(path, channel=1)) == {2}
+
+
+def test_flac_in_mp4_with_an_order_of_its_own(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "a.flac", tones(3), RATE)
+    with av.open(str(tmp_path / "a.flac")) as given, av.open(str(tmp_path / "a.mp4"), "w") as made:
+        stream = made.add_stream_from_template(given.streams.audio[0])
+        for packet in given.demux():
+            if packet.dts is not None:
+                packet.stream = stream
+                made.mux(packet)
+    content = (tmp_path / "a.mp4").read_bytes()
+    index = content.index(b"moov") - 4  # behind the samples, whose places stay as they are
+    atom = struct.pack(">I4sIIII", 24, b"chan", 0, 114 << 16 | 3, 0, 0)  # MPEG_3_0_B
+    tail = content[index:].replace(b"\0\0\0\x32dfLa", atom + b"\0\0\0\x32dfLa")
+    assert len(tail) == len(content) - index + len(atom)
+    for name in (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"stsd", b"fLaC"):
+        at = tail.index(name)
+        tail = tail[: at - 4] + struct.pack(">I", int.from_bytes(tail[at - 4 : at], "big") + len(atom)) + tail[at:]
+    (tmp_path / "b.mp4").write_bytes(content[:index] + tail)
+    plain, audio = probed(tmp_path / "a.mp4"), probed(tmp_path / "b.mp4")
+    assert plain.notes == ("taken for surround sound (FL FR FC): its centre, channel 2, is read",)
+    assert audio.notes == ("taken for surround sound (FC FL FR): its centre, channel 0, is read",)
+    assert (hertz(plain), hertz(audio)) == ({3}, {1})
