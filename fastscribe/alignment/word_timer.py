@@ -24,7 +24,7 @@ from fastscribe.checkpoint.value import Checkpoint
 from fastscribe.config import FeaturesConfig, Options
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.prompt import spread
-from fastscribe.errors import CheckpointError
+from fastscribe.errors import CheckpointError, ModelOutputError
 from fastscribe.families.blocks.features import LogMel
 from fastscribe.families.model import Model
 from fastscribe.pipeline.model_building import build_on_device, encoder_of
@@ -117,7 +117,7 @@ class AligningDecoder:
         """Unpack and align a batch; waits for the device.
 
         Raises:
-            RuntimeError: the aligner's output is not finite.
+            ModelOutputError: the aligner's output is not finite.
         """
         assert frames.aligner is not None and self._timer.model.ctc is not None
         frames_BTD, head = frames.aligner.frames_BTD, self._timer.model.ctc
@@ -136,7 +136,7 @@ class AligningDecoder:
             if spans:
                 timed.append(text.with_times(hypothesis, spans))
             elif spans is None and frames_needed(text.token_ids) <= length:
-                raise RuntimeError("the aligner's output is not finite")
+                raise ModelOutputError("the aligner's output is not finite")
             elif hypothesis.token_ids:
                 self._report(_TOO_LONG if spans is None else _UNWRITTEN)
                 edges = spread(0, length, len(hypothesis.token_ids))

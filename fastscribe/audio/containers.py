@@ -37,7 +37,9 @@ from fastscribe.audio.media import GuardedFile, is_held
 from fastscribe.types import Float32Array, Medium, SampleArray
 
 if TYPE_CHECKING:
+    from av.audio.codeccontext import AudioCodecContext
     from av.audio.frame import AudioFrame
+    from av.audio.layout import AudioLayout
     from av.audio.stream import AudioStream
     from av.container import InputContainer
 
@@ -66,6 +68,8 @@ _BEFORE_START_S = 10  # a seek to so long before the start finds the first packe
 PREROLL_S = 0.5  # decoded and dropped before a position, until a decoder's state no longer depends on the seek
 _MAX_HEADERS = 256
 _OPUS = ("opus", "libopus")
+# Codecs whose frames have the channels that the container names.
+_LAYOUT_OF_CONTAINER = ("pcm_", "adpcm_", "dsd_", "flac", "mace", "sdx2_dpcm")
 # In these, FFmpeg guesses times and places from a bit rate. Unless their samples are PCM, they are counted as they are decoded.
 _WITHOUT_TIMES = frozenset({"aiff", "au", "voc", "w64", "wav", "xwma"})
 _RESYNC_BYTES = 1 << 16  # in which FFmpeg looks for the next packet of MPEG-TS
@@ -155,7 +159,9 @@ class Track:
         except BaseException:
             self._container.close()
             raise
-        self._stream.codec_context.thread_count = 1  # the loader has threads enough
+        codec = self._stream.codec_context
+        codec.thread_count = 1  # the loader has threads enough
+        self._given_names = _take_layout(codec) if codec.name.startswith(_LAYOUT_OF_CONTAINER) else ()
         self._read_other_streams(False)
 
     def _start(self) -> None:
@@ -182,7 +188,8 @@ class Track:
         is_untimed = is_guessed or self._end is None
         self.from_start = self.from_start or is_untimed
         self.samplerate, self.channels = first.sample_rate, first.layout.nb_channels
-        names = tuple(channel.name for channel in first.layout.channels)
+        is_given = "NONE" not in self._given_names and len(self._given_names) == self.channels
+        names = self._given_names if is_given else _names_of(first.layout)
         self.layout = None if "NONE" in names else names  # what each channel is for
         self._samples_per_tick = self._tick_s * self.samplerate
         start, container_start_us = 0 if is_untimed else first.pts or 0, self._container.start_time
@@ -552,6 +559,22 @@ class Track:
                 )
             self._expected, position, samples_SC = self._resampler.convert(samples_SC)
         self._pending = position - len(rest_SC), np.concatenate([rest_SC, samples_SC])
+
+
+def _names_of(layout: AudioLayout) -> tuple[str, ...]:
+    return tuple(channel.name for channel in layout.channels)
+
+
+def _take_layout(codec: AudioCodecContext) -> tuple[str, ...]:
+    """Return what a container says that each channel is for, and leave the codec only their number.
+
+    An order that is not FFmpeg's own has memory, which PyAV's objects share and each of them frees: the process would crash.
+    Here one object has it, because the codec is given another layout before it is opened.
+    """
+    layout = codec.layout
+    if layout.nb_channels:
+        codec.layout = f"{layout.nb_channels}C"
+    return _names_of(layout)
 
 
 def holds_track(path: str) -> bool:

@@ -26,6 +26,8 @@ _OPCODES = (
     " EMPTY_TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_DICT SETITEM SETITEMS GLOBAL BINPERSID REDUCE BUILD"
 )
 _KNOWN_OPCODES = frozenset(_OPCODES.split())
+# Stands for EMPTY_DICT, whose dictionary takes any key: EMPTY_TUPLE and BINPERSID, for which _Unpickler makes a _Dict.
+_CHECKED_DICT = b")Q"
 
 
 class Storage(NamedTuple):
@@ -46,6 +48,13 @@ class StorageView(NamedTuple):
 
 
 class _Dict(dict[Any, Any]):
+    """Every dictionary of a pickle. Its keys are text: the hash of nested tuples may take years, or all of the stack."""
+
+    def __setitem__(self, key: object, value: object) -> None:
+        if not isinstance(key, str):
+            raise pickle.UnpicklingError("a dictionary's key is no text")
+        super().__setitem__(key, value)
+
     def __setstate__(self, state: object) -> None:
         """Leave out attributes, such as the versions of modules."""
 
@@ -74,8 +83,10 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> _Global:
         return _Global(f"{module} {name}")
 
-    def persistent_load(self, identity: object) -> Storage:
+    def persistent_load(self, identity: object) -> Storage | _Dict:
         match identity:
+            case ():
+                return _Dict()
             case ("storage", _Global(name), str(key), str(), int(num_elements)) if name in _STORAGES:
                 return Storage(key, _STORAGES[name], num_elements)
         raise pickle.UnpicklingError("an invalid storage")
@@ -94,10 +105,17 @@ def parse(content: bytes) -> object:
         UnpicklingError: names an opcode or global that a state dict does not need.
         AttributeError, EOFError, LookupError, TypeError, ValueError: the content is damaged.
     """
-    for opcode, argument, _ in pickletools.genops(content):
+    checked, end = io.BytesIO(), 0
+    for opcode, argument, position in pickletools.genops(content):
         is_known = opcode.name in _KNOWN_OPCODES and (opcode.name != "GLOBAL" or argument in _GLOBALS)
         if not is_known or (
             opcode.name == "LONG_BINPUT" and (argument or 0) > len(content)
         ):  # it takes memory for all up to it
             raise pickle.UnpicklingError(f"{opcode.name} {str(argument)[:100]}")
-    return _Unpickler(io.BytesIO(content)).load()
+        if opcode.name == "EMPTY_DICT":
+            assert position is not None
+            checked.write(content[end:position] + _CHECKED_DICT)
+            end = position + 1
+    checked.write(content[end:])
+    checked.seek(0)
+    return _Unpickler(checked).load()

@@ -267,7 +267,8 @@ def remarks(phrases: Sequence[Phrase], encoded: Sequence[Sequence[TokenPath]], e
     lines, heavy = [], [phrase.text for phrase in phrases if phrase.weight > _HEAVY]
     if unknown := [phrase.text for phrase, paths in zip(phrases, encoded, strict=True) if not paths]:
         letters = dict.fromkeys(unicodedata.normalize("NFC", "".join("".join(unknown).split())))
-        lost = [letter for letter in letters if not encoder.paths([Phrase(letter)])[0]]
+        ways = encoder.paths([Phrase(letter) for letter in letters])
+        lost = [letter for letter, paths in zip(letters, ways, strict=True) if not paths]
         lines.append(f"not used, because the model does not write {named(lost) if lost else 'them'}: {named(unknown)}")
     if heavy:
         lines.append(

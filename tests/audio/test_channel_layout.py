@@ -70,6 +70,49 @@ def encoded(path: Path, codec: str, layout: str, samples_SC: np.ndarray, rate: i
 
 
 @pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("a.mp4", b"chnl\0\0\0\0\1\0\0\1\3", b"chnl\0\0\0\0\1\0\2\0\1"),
+        ("a.mov", b"chan\0\0\0\0\0\1\0\0\0\0\0\x0b", b"chan\0\0\0\0\0\x72\0\3\0\0\0\0"),  # MPEG_3_0_B
+    ],
+)
+def test_pcm_whose_container_has_an_order_of_its_own(tmp_path: Path, name: str, before: bytes, after: bytes) -> None:
+    """FFmpeg's orders have the centre after the left and the right channel. Each frame of another one was freed twice."""
+    path = encoded(tmp_path / name, "pcm_s16le", "2.1", tones(3))
+    plain = probed(path)
+    assert plain.layout == ("FL", "FR", "LFE") and hertz(plain) == {1, 2}
+    assert path.read_bytes().count(before) == 1
+    changed = tmp_path / f"changed_{name}"
+    changed.write_bytes(path.read_bytes().replace(before, after))
+    audio = probed(changed)
+    assert audio.notes == ("taken for surround sound (FC FL FR): its centre, channel 0, is read",)
+    assert hertz(audio) == {1} and hertz(probed(changed, channel=1)) == {2}
+
+
+def test_flac_in_mp4_with_an_order_of_its_own(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "a.flac", tones(3), RATE)
+    with av.open(str(tmp_path / "a.flac")) as given, av.open(str(tmp_path / "a.mp4"), "w") as made:
+        stream = made.add_stream_from_template(given.streams.audio[0])
+        for packet in given.demux():
+            if packet.dts is not None:
+                packet.stream = stream
+                made.mux(packet)
+    content = (tmp_path / "a.mp4").read_bytes()
+    index = content.index(b"moov") - 4  # behind the samples, whose places stay as they are
+    atom = struct.pack(">I4sIIII", 24, b"chan", 0, 114 << 16 | 3, 0, 0)  # MPEG_3_0_B
+    tail = content[index:].replace(b"\0\0\0\x32dfLa", atom + b"\0\0\0\x32dfLa")
+    assert len(tail) == len(content) - index + len(atom)
+    for name in (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"stsd", b"fLaC"):
+        at = tail.index(name)
+        tail = tail[: at - 4] + struct.pack(">I", int.from_bytes(tail[at - 4 : at], "big") + len(atom)) + tail[at:]
+    (tmp_path / "b.mp4").write_bytes(content[:index] + tail)
+    plain, audio = probed(tmp_path / "a.mp4"), probed(tmp_path / "b.mp4")
+    assert plain.notes == ("taken for surround sound (FL FR FC): its centre, channel 2, is read",)
+    assert audio.notes == ("taken for surround sound (FC FL FR): its centre, channel 0, is read",)
+    assert (hertz(plain), hertz(audio)) == ({3}, {1})
+
+
+@pytest.mark.parametrize(
     ("mask", "layout"),
     [
         (0x7, "FL FR FC"),

@@ -202,6 +202,27 @@ WEIGHTS: dict[str, tuple[Callable[[Path], bytes], str]] = {
     "a memo of 4 billion": (lambda ran: with_pickle(b"\x80\x02}r\xff\xff\xff\xff."), "weights"),
     "a string of 4 GB": (lambda ran: with_pickle(b"\x80\x02X\xff\xff\xff\xff."), "weights"),
     "nested 1,000,000 deep": (lambda ran: with_pickle(b"\x80\x02" + b"(" * 10**6 + b"."), "weights"),
+    "a key nested 3,000,000 deep": (
+        lambda ran: with_pickle(b"\x80\x02})" + b"\x85" * 3 * 10**6 + b"Ns."),
+        "key is no text",
+    ),
+    "a key of 2**60 tuples": (
+        lambda ran: with_pickle(b"\x80\x02})" + b"q\x01h\x01\x86" * 60 + b"Ns."),
+        "key is no text",
+    ),
+    "keys at once": (lambda ran: with_pickle(b"\x80\x02}()" + b"\x85" * 3 * 10**6 + b"Nu."), "key is no text"),
+    "an OrderedDict's key nested deep": (
+        lambda ran: with_pickle(b"\x80\x02ccollections\nOrderedDict\n)R)" + b"\x85" * 3 * 10**6 + b"Ns."),
+        "key is no text",
+    ),
+    "a tensor nested deep": (
+        lambda ran: with_pickle(b"\x80\x02}X\1\0\0\0a)" + b"\x85" * 3 * 10**6 + b"s."),
+        "flat dictionary",
+    ),
+    "dictionaries nested deep": (
+        lambda ran: with_pickle(b"\x80\x02" + b"}X\1\0\0\0a" * 450_000 + b"N" + b"s" * 450_000 + b"."),
+        "flat dictionary",
+    ),
     "a pickle of 5 MB": (lambda ran: with_pickle(b"\x80\x02" + b"N0" * 2_500_000 + b"."), "absurd size"),
     "no pickle": (lambda ran: rezipped(lambda name, old: None if "pkl" in name else old), "list of tensors"),
     "no tensors": (lambda ran: rezipped(lambda name, old: None if "/data/" in name else old), "weights"),

@@ -15,6 +15,7 @@ from fastscribe.context.phrases import (
     encode_all,
     given_phrases,
     read_phrases,
+    remarks,
     spellings,
 )
 from fastscribe.errors import UsageError
@@ -165,3 +166,12 @@ def test_unknown_phrases_are_named_once() -> None:
     assert [bool(paths) for paths in encoded] == [True] + [False] * 7
     with pytest.raises(UsageError, match=r"not used, because the model does not write x: x; no phrase is left"):
         encode_all([Phrase("x")], encoder, lines.append)
+
+
+def test_letters_of_unknown_phrases_are_encoded_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder, calls = PhraseEncoder(from_characters([" ", "a", "b"]), "model"), []
+    paths = encoder.paths
+    monkeypatch.setattr(encoder, "paths", lambda phrases: (calls.append(len(phrases)), paths(phrases))[1])
+    phrases = [Phrase("東a"), Phrase("京b")]
+    found = remarks(phrases, [[], []], encoder)
+    assert found == ["not used, because the model does not write 東, 京: 東a, 京b"] and calls == [4]

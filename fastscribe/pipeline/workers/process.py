@@ -6,6 +6,7 @@ One thread, which never ends, starts all processes: Linux ends them with the thr
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -35,7 +36,8 @@ _PROGRAM = (
 )
 _GONE_S = 10.0  # a process whose pipe has closed is about to end
 _MAX_LINES = 1000
-_STACK = (b"Thread 0x", b"Current thread 0x", b'  File "')  # of print_threads_on_request(): threads share lines
+# Lines of print_threads_on_request(), which threads share. Those of a traceback have a comma before "in".
+_STACK = re.compile(rb'(?:Thread|Current thread) 0x|  File ".*", line (?:\d+|\?+) in ')
 _PIPE_BYTES = 1 << 20  # of a device's pipes; a user's pipes may have 64 MiB in all
 
 _Popen: TypeAlias = "subprocess.Popen[bytes]"
@@ -178,7 +180,7 @@ class StderrRelay:
         """Print lines until no process writes any more. They go to the descriptor, as those of libraries in this process do."""
         with lines:
             for line in lines:
-                is_stack = line.startswith(_STACK)
+                is_stack = _STACK.match(line) is not None
                 with self._lock:
                     is_new = not is_stack and line not in self._seen and len(self._seen) < _MAX_LINES
                     if is_new:

@@ -101,7 +101,10 @@ def test_nan_aligner_fails_one_recording(archives: dict[str, Path]) -> None:
     aligner.model.ctc.output.bias.fill_(float("nan"))
     files = [str(AUDIO / file) for file in ("05_0_00148.flac", "09_1_00056.flac")]
     for result in transcriber.transcribe(files):
-        assert isinstance(result, Failure) and "aligner's output is not finite" in result.message
+        assert isinstance(result, Failure) and (result.error_type, result.message) == (
+            "ModelOutputError",
+            "the aligner's output is not finite",
+        )
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -438,3 +438,12 @@ def test_each_line_of_libraries_is_passed_on_once_and_few_are_kept(capfd: pytest
     stack = b'Thread 0x1 (most recent call first):\n  File "a.py", line 1 in f\n  File "b.py", line 2 in g\n' * 2
     relay.pass_on(io.BytesIO(stack))
     assert capfd.readouterr().err.encode() == stack
+
+
+def test_tracebacks_count_as_other_lines(capfd: pytest.CaptureFixture[str]) -> None:
+    relay = StderrRelay()
+    traceback = b'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    x()\nValueError: x\n'
+    relay.pass_on(io.BytesIO(traceback * 2))
+    assert capfd.readouterr().err.encode() == traceback
+    relay.pass_on(io.BytesIO(b"".join(b'  File "a.py", line %d, in f\n' % number for number in range(2, 1500))))
+    assert len(capfd.readouterr().err.splitlines()) == 996
