@@ -237,7 +237,9 @@ def test_inputs_that_are_not_listed_yet_are_not_lost(
                 assert arena() is None
         assert sorted(one.index for one in found) == list(range(num_inputs)) and closed
         progress = transcriber.progress
-        assert (progress.files, progress.failed, progress.planned_files) == (num_inputs, 0, num_inputs)
+        assert (progress.files, progress.planned_files) == (num_inputs, num_inputs)
+        # An input that one helper had when it was killed, and then another one, counts as what ended both.
+        assert progress.failed <= (kill is kill_helpers)
     assert isinstance(lines[-1], RefusedPath)
 
 

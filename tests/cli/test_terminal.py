@@ -58,7 +58,7 @@ def test_file_names_escaped(tmp_path: Path, progress: str | None) -> None:
     assert SHOWN.encode() in seen
     log = (tmp_path / "log").read_text(encoding="utf-8")
     [line] = [line for line in log.splitlines() if "all well" in line]
-    assert SHOWN in line and re.match(r"[0-9-]{10} [0-9:,]{12} [0-9]+ ", line)
+    assert SHOWN in line and re.match(r"[0-9-]{10} [0-9:,]{12}[+-][0-9]{4} [0-9]+ ", line)
     assert log.replace("\n", "").isprintable()
 
 
