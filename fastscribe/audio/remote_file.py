@@ -126,9 +126,8 @@ class _Object:
     def open(self) -> BinaryIO:
         found = self.known()
         content = self._content
-        if (
-            content is None and found.size <= SMALL_BYTES
-        ):  # fetched once whatever the number of readers, if there is room
+        # Fetched once whatever the number of readers, if there is room.
+        if content is None and found.size <= SMALL_BYTES:
             content = self._fetching.call(self.url, self._fetch)
         return io.BytesIO(content) if content is not None else io.BufferedReader(_Reader(self), HEAD_BYTES)
 

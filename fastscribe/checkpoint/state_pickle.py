@@ -108,9 +108,9 @@ def parse(content: bytes) -> object:
     checked, end = io.BytesIO(), 0
     for opcode, argument, position in pickletools.genops(content):
         is_known = opcode.name in _KNOWN_OPCODES and (opcode.name != "GLOBAL" or argument in _GLOBALS)
-        if not is_known or (
-            opcode.name == "LONG_BINPUT" and (argument or 0) > len(content)
-        ):  # it takes memory for all up to it
+        # It takes memory for all up to it.
+        is_far = opcode.name == "LONG_BINPUT" and (argument or 0) > len(content)
+        if not is_known or is_far:
             raise pickle.UnpicklingError(f"{opcode.name} {str(argument)[:100]}")
         if opcode.name == "EMPTY_DICT":
             assert position is not None

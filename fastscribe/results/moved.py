@@ -64,8 +64,8 @@ def moved_line(storage: Storage, run: OutputRun, journal: Journal, inputs: Itera
         raise UsageError(f"{given}: takes over no result in {where}, so nothing is decoded: {near}")
     if found is None or moved is None:
         return ""
-    place = "that were elsewhere" if moved.old == UNKNOWN_PLACE else f"in {moved.old}"
-    place += "" if os.path.exists(moved.old) or moved.old == UNKNOWN_PLACE else ", which is gone"
+    gone = "" if os.path.exists(moved.old) else ", which is gone"
+    place = "that were elsewhere" if moved.old == UNKNOWN_PLACE else f"in {moved.old}{gone}"
     if is_part:
         again = f"the names and sizes of {count_of(len(found), 'input')} without a result: {moved} takes them over"
         return f"{where}: holds results of recordings {place}, with {again}" if _are_same(found) else ""

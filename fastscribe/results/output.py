@@ -318,11 +318,11 @@ class JournaledOutput:
 
     def not_given_line(self) -> str:
         """Return a line about the results that totals() counts as not given, before close(); "" without any."""
-        entry_indices = np.flatnonzero(self._is_counted & ~self.journal.is_in_this_run).tolist()
+        entry_indices = np.flatnonzero(self._is_counted & ~self.journal.is_in_this_run)
         if not (number := len(entry_indices)):
             return ""
         names = []
-        for entry in map(self.journal.entry, entry_indices[:_MAX_NAMES]):
+        for entry in map(self.journal.entry, entry_indices[:_MAX_NAMES].tolist()):
             path = self._path_in_row(entry)
             has_slash = path.startswith("/") and entry.id.startswith(relative_id(path))  # which no id has
             names.append(f"/{entry.id}" if has_slash else entry.id)
@@ -375,9 +375,10 @@ class JournaledOutput:
         self._report = content
         counts = _counts_in(self._earlier_report)
         if not self._new.files and counts is not None and counts == _counts_in(content):
-            earlier, report = json.loads(self._earlier_report), json.loads(content)
-            inputs = {name: report[name] for name in ("inputs",) if name in report}  # of other shards there may be more
-            self._report = (json.dumps(earlier | inputs, indent=2) + "\n").encode()
+            kept, report = json.loads(self._earlier_report), json.loads(content)
+            if "inputs" in report:  # of other shards there may be more
+                kept["inputs"] = report["inputs"]
+            self._report = (json.dumps(kept, indent=2) + "\n").encode()
 
     def put_report_back(self) -> None:
         """Write the earlier report again, which opening removed, if it counts the results that are here: nothing was done.

@@ -185,20 +185,26 @@ def test_what_cannot_be_read_is_told_and_left(tmp_path: Path, monkeypatch: pytes
         assert [error.strerror for error in output.not_made] == ["stopped"] * 2
 
 
-@pytest.mark.parametrize("finished", [True, False])
-def test_the_next_run_looks_into_what_could_not_be_written_alone(
-    place: Place, monkeypatch: pytest.MonkeyPatch, finished: bool
-) -> None:
-    def refuse(storage: Any, name: str, content: bytes, replaces: bool) -> None:
-        if name == "a.txt":
+def refuse(place: Place, refused: str, patch: pytest.MonkeyPatch) -> None:
+    """Make a place refuse one file, as one without permission does."""
+
+    def written(storage: Any, name: str, content: bytes, replaces: bool) -> None:
+        if name == refused:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), name)
         write(storage, name, content, replaces)
 
     kind = FolderStorage if isinstance(place.where, Path) else ObjectStorage
     write = kind.write
+    patch.setattr(kind, "write", written)
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_the_next_run_looks_into_what_could_not_be_written_alone(
+    place: Place, monkeypatch: pytest.MonkeyPatch, finished: bool
+) -> None:
     output = place.opened("txt")
     with monkeypatch.context() as patch:
-        patch.setattr(kind, "write", refuse)
+        refuse(place, "a.txt", patch)
         for index, id in enumerate(IDS):
             put(output, spoken(id, index=index))
             output.flush()
@@ -227,17 +233,10 @@ def test_the_journal_says_which_files_are_durable(tmp_path: Path) -> None:
 def test_a_file_over_the_limits_that_could_not_be_replaced_is_no_edit(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(storage: Any, name: str, content: bytes, replaces: bool) -> None:
-        if name == "a.txt":
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), name)
-        write(storage, name, content, replaces)
-
-    kind = FolderStorage if isinstance(place.where, Path) else ObjectStorage
-    write = kind.write
     place.run(IDS, "txt")
     monkeypatch.setattr("fastscribe.results.committer._MAX_LACKING_BYTES", 0)
     with monkeypatch.context() as patch, place.opened("txt") as output:
-        patch.setattr(kind, "write", refuse)
+        refuse(place, "a.txt", patch)
         for index, id in enumerate(IDS):
             assert put(output, spoken(id, "newer", index), changed=True)
             output.flush()

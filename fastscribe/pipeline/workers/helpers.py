@@ -381,7 +381,7 @@ class HelperPool:
                 self._receive(process, None)
 
     def _stands_still(self, helper: _Helper, passed_s: float) -> bool:
-        """Return True if a helper has not moved for a while. What waits for a network has time limits of its own."""
+        """Return True if a helper has not moved for a while. A job of remote files has time limits of its own."""
         if not helper.jobs or helper.jobs[0].is_remote:
             helper.still_s = 0.0
             return False
