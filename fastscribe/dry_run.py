@@ -154,7 +154,7 @@ def _listed(
     progress, random, listing = transcriber.progress, Random(0), _Listing([])
     found = sources(all_of(inputs), progress.left_out, progress.repeats)
     for source in expected_sources(found, ledger, transcriber.options):
-        if ledger.is_done(source) and ledger.settle(source):
+        if ledger.skip(source):
             listing.skipped += 1
         elif isinstance(source, Failure):
             listing.failed += 1

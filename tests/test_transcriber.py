@@ -369,12 +369,9 @@ class EveryOtherInput:
         self.expecting.add(threading.current_thread().name)
         return source.index % 2 == 0
 
-    def is_done(self, source: Source | Failure) -> bool:
+    def skip(self, source: Source | Failure) -> bool:
         self.requests.append(source.index)
         return source.index % 6 == 0
-
-    def settle(self, source: Source | Failure) -> bool:
-        return True
 
 
 def test_ledger_selects_inputs(transcriber: Transcriber, monkeypatch) -> None:

@@ -135,11 +135,8 @@ class First(Ledger):
     def expect(self, source: Source | Failure) -> bool:
         return source.index < self._most and self._others.expect(source)
 
-    def is_done(self, source: Source | Failure) -> bool:
-        return self._others.is_done(source)
-
-    def settle(self, source: Source | Failure) -> bool:
-        return self._others.settle(source)
+    def skip(self, source: Source | Failure) -> bool:
+        return self._others.skip(source)
 
 
 def padding(batches: Sequence[Batch]) -> dict[str, Any]:

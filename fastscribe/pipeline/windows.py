@@ -165,14 +165,14 @@ class InputWindows:
     ) -> Generator[Source | Failure, None, None]:
         """Yield the inputs that no earlier run has done."""
         for source in sources:
-            if ledger is not None and ledger.is_done(source) and ledger.settle(source):
+            if ledger is not None and ledger.skip(source):
                 self._num_done += 1
             else:
                 yield self._begun(source)
 
     def _prepare(self, ledger: Ledger | None, source: Source | Failure) -> PreparedInput | None:
         """Prepare one input. Return None if an earlier run has done it. Called from several threads."""
-        if ledger is not None and ledger.is_done(source) and ledger.settle(source):
+        if ledger is not None and ledger.skip(source):
             return None
         return self._preparation.prepare(self._begun(source))
 

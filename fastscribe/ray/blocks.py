@@ -70,7 +70,7 @@ def list_inputs(
     found = sources(all_of(inputs), progress.left_out, None if ledger is None else progress.repeats)
 
     def look(source: Source | Failure) -> Recording | Failure | None:
-        if ledger is not None and ledger.is_done(source) and ledger.settle(source):
+        if ledger is not None and ledger.skip(source):
             return None
         return _recording(source)
 

@@ -172,7 +172,7 @@ def export_to_folder(
         for result, row in (pair for pairs in (head, pending) for pair in pairs):
             source = _source(result, row)
             output.ledger.expect(source)
-            is_done = output.ledger.is_done(source) and output.ledger.settle(source)
+            is_done = output.ledger.skip(source)
             if not is_done:
                 output.write(result)
             has_failed = isinstance(result, Failure)

@@ -43,8 +43,12 @@ class Ledger:
         self.num_given += 1
         return self._shard.holds(source.id)
 
+    def skip(self, source: Source | Failure) -> bool:
+        """Settle an input if an earlier run has done it. Return False if this run is to do it. Called from several threads."""
+        return self.is_done(source) and self.settle(source)
+
     def is_done(self, source: Source | Failure) -> bool:
-        """Return True if an earlier run has done the input. It changes nothing. Called from several threads, as is settle()."""
+        """Return True if an earlier run has done the input. It changes nothing."""
         return False
 
     def settle(self, source: Source | Failure) -> bool:

@@ -58,7 +58,7 @@ def run(
     with open_journaled(folder, OutputRun(style, {"model": "m"}, shard, **options), str) as output:
         expected = [source for source in inputs if output.ledger.expect(source)]
         ledger = output.ledger
-        found = [source for source in expected if not (ledger.is_done(source) and ledger.settle(source))]
+        found = [source for source in expected if not ledger.skip(source)]
         for source in order.sample(found, len(found)):
             output.write(result_of(source))
             written.append(source.path)

@@ -77,7 +77,7 @@ def run(inputs: Sequence[Source | Failure], style: OutputStyle = STYLE, **option
     with open_journaled(URL, OutputRun(style, {"model": "m"}, **{"ordered": True} | options), str) as output:
         expected = [source for source in inputs if output.ledger.expect(source)]
         for source in expected:
-            if not (output.ledger.is_done(source) and output.ledger.settle(source)):
+            if not output.ledger.skip(source):
                 output.write(result_of(source))
                 written.append(source.path)
         output.flush()

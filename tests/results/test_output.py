@@ -47,7 +47,7 @@ def put(output: JournaledOutput, result: Transcript | Failure, **changed: Any) -
     item = result if isinstance(result, Failure) else result.audio
     source = Source(item.path, item.path, item.id, index=item.index, row=changed or None)
     ledger = output.ledger
-    if not ledger.expect(source) or (ledger.is_done(source) and ledger.settle(source)):
+    if not ledger.expect(source) or ledger.skip(source):
         return False
     output.write(result)
     return True

@@ -375,9 +375,8 @@ class HelperPool:
             passed_s, looked_at = min(now - looked_at, 2 * CHECK_INTERVAL_S), now
             with self._lock:
                 still = [one.process for one in self._helpers if self._stands_still(one, passed_s)]
-            for (
-                process
-            ) in still:  # it counts as dead at once: a disk that does not answer holds even one that was killed
+            # They count as dead at once: a disk that does not answer holds even one that was killed.
+            for process in still:
                 self._receive(process, None)
 
     def _stands_still(self, helper: _Helper, passed_s: float) -> bool:
