@@ -11,7 +11,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from fastscribe._system.safe_open import safe_read
+from fastscribe._system.file_kinds import safe_read
 from fastscribe.checkpoint.int8_rows import restored
 from fastscribe.checkpoint.lazy_weights import LazyWeights
 from fastscribe.checkpoint.validate import validate

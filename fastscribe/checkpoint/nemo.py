@@ -20,7 +20,7 @@ from typing import IO, Any
 
 import yaml
 
-from fastscribe._system.safe_open import safe_open
+from fastscribe._system.file_kinds import safe_open
 from fastscribe.checkpoint import names, tar
 from fastscribe.checkpoint.lazy_weights import FileBytes, LazyWeights, MemoryBytes, RandomAccess
 from fastscribe.checkpoint.nemo_config import CLASSES, heads_of, model_config

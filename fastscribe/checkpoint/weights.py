@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from fastscribe._system.safe_open import safe_open
+from fastscribe._system.file_kinds import safe_open
 from fastscribe.checkpoint import state_pickle
 from fastscribe.checkpoint.lazy_weights import (
     COUNTER_SUFFIX,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fastscribe._system.safe_open import safe_read
+from fastscribe._system.file_kinds import safe_read
 from fastscribe._system.text_layout import count_of, first_of
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.checkpoint.validate import validate as check_config

@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 import yaml
 
-from fastscribe._system.safe_open import safe_read
+from fastscribe._system.file_kinds import safe_read
 from fastscribe.config import FloatDtypeName, ModelConfig
 from fastscribe.errors import UsageError
 from fastscribe.evaluation.scores import NormalizerName
