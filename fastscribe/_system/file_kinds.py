@@ -1,4 +1,4 @@
-"""What lies under a name: nothing, a file of ours, somebody else's, a link or a device; and no other than a regular file is opened.
+"""What lies under a name: nothing, a file of ours, somebody else's, a link or a device. Only regular files are opened.
 
 Reading a FIFO would hang, /dev/zero would never end, and merely opening some devices has an effect. safe_files.py writes files.
 """

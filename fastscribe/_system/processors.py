@@ -49,6 +49,8 @@ _ONEDNN_LIMITS = {
     "AVX512_CORE_FP16": _AVX512 | {"avx512_vnni", "avx512_bf16"},
     "AVX10_1_512": _AVX512 | {"avx512_vnni", "avx512_bf16"},
 }
+_DRIVERS = {"linux": "libcuda.so.1", "win32": "nvcuda.dll"}
+_CUDA = re.compile(r"^cuda\s*(?::[^=]*)?=\s*['\"]", re.MULTILINE)  # in torch/version.py; None in a build for CPUs
 
 
 def usable_processors() -> int:
@@ -130,10 +132,6 @@ def _cpuinfo(field: str) -> str:
             return next((line.partition(":")[2].strip() for line in file if line.startswith(field)), "")
     except OSError:
         return ""
-
-
-_DRIVERS = {"linux": "libcuda.so.1", "win32": "nvcuda.dll"}
-_CUDA = re.compile(r"^cuda\s*(?::[^=]*)?=\s*['\"]", re.MULTILINE)  # in torch/version.py; None in a build for CPUs
 
 
 @cache

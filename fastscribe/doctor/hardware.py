@@ -59,7 +59,7 @@ def torch_kernels() -> Check:
     """Whether torch computes with the processor's vectors, and multiplies packed matrices."""
     import torch
 
-    from fastscribe.families.blocks.packed import can_pack, has_faster_mkl
+    from fastscribe.families.blocks.forms import can_pack, has_faster_mkl
 
     vectors = torch.backends.cpu.get_cpu_capability()
     if vectors == "DEFAULT" and "avx2" in instructions():

@@ -81,7 +81,7 @@ def test_the_dtype_of_large_models_has_a_reason(monkeypatch: pytest.MonkeyPatch)
 def test_slow_kernels_of_torch(vectors: str, packs: bool, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processors, "_listed", lambda: {"avx2"})
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: vectors)
-    monkeypatch.setattr("fastscribe.families.blocks.packed.can_pack", lambda dtype: packs)
+    monkeypatch.setattr("fastscribe.families.blocks.forms.can_pack", lambda dtype: packs)
     check = hardware.torch_kernels()
     assert check.status == "missing" and line in check.finding
 
