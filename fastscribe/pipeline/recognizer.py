@@ -28,8 +28,7 @@ from fastscribe.families.model import Model
 from fastscribe.languages import check_languages
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.dtype_choice import NARROW_ON_CPU, choose_dtype
-from fastscribe.pipeline.interfaces import ModelFacts
-from fastscribe.pipeline.language_lock import lock_of
+from fastscribe.pipeline.interfaces import ModelFacts, lock_of
 from fastscribe.pipeline.model_building import build_on_device, choose_device, encoder_of
 from fastscribe.pipeline.run_rooms import RunRooms, SpeakerModel, build_rooms, fused_model
 from fastscribe.text.tokenizer import Tokenizer

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fastscribe.audio.input_names import Repeats, repeats_line
 from fastscribe.audio.inputs import expand
-from fastscribe.audio.repeats import Repeats, repeats_line
 from tests.audio.test_inputs import touch, write_manifest
 
 

@@ -11,8 +11,8 @@ from unicodedata import normalize
 import pytest
 
 from fastscribe.audio.formats import left_out_line
+from fastscribe.audio.input_names import hint, meant
 from fastscribe.audio.inputs import expand
-from fastscribe.audio.spellings import hint, meant
 from fastscribe.types import Failure, Source
 from tests.audio.test_inputs import ids, only_failure, touch
 from tests.conftest import AUDIO

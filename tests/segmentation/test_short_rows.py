@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fastscribe.segmentation.short_rows import centre
-from fastscribe.segmentation.silence import with_cuts
+from fastscribe.segmentation.silence import centre, with_cuts
 from fastscribe.types import Cut, Hypothesis
 
 RATE, FRAME_S, LEAST = 16000, 0.08, 16000

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from fastscribe.errors import UsageError
 from fastscribe.training.corpus import Corpus, Example, Examples, LeftOutRow, ManifestPart
+from fastscribe.training.example_choice import split_validation
 from fastscribe.training.manifest import ExampleLimits, read_manifests, tokenise
-from fastscribe.training.split import split_validation
 
 LIMITS = ExampleLimits()
 

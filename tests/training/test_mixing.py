@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fastscribe.errors import UsageError
 from fastscribe.training.corpus import Example, Examples, ManifestPart
-from fastscribe.training.mixing import EpochDraw, epoch_repeats
+from fastscribe.training.example_choice import EpochDraw, epoch_repeats
 
 
 def corpus(*parts: ManifestPart, durations_s: list[list[float]]) -> Examples:
