@@ -59,7 +59,7 @@ def load_safetensors(path: Path, allows_int8: bool = False) -> dict[str, TensorS
 
     Args:
         path: the file.
-        allows_int8: accept tensors in 8 bits too (int8_rows.py).
+        allows_int8: accept tensors in 8 bits too (native.py).
 
     Returns:
         Lazy tensors by name.

@@ -15,8 +15,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastscribe.audio.rates import context_samples, is_plain_ratio, output_length
-from fastscribe.audio.read import Spans, read_into, read_native_into, sample_type
+from fastscribe.audio.read import (
+    Spans,
+    context_samples,
+    is_plain_ratio,
+    output_length,
+    read_into,
+    read_native_into,
+    sample_type,
+)
 from fastscribe.segmentation.silence import centre, cut_out, find_zeros, mono_zeros
 from fastscribe.types import AudioInfo, Batch, Cut, Int64Array, NativeRows, SampleArray, Utterance
 
