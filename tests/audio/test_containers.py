@@ -387,7 +387,7 @@ def test_open_track_at_exit(media):
     assert done.stderr == b""
 
 
-PLAIN = "failures first_bytes flac folders formats header media probe read sound input_names wav"
+PLAIN = "failures first_bytes flac folders formats header input_names media probe read sound wav"
 
 
 @pytest.mark.parametrize("name", ["a.wav", "a.flac"])
