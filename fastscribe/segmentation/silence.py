@@ -1,6 +1,6 @@
 """Silence that an utterance has too much of, or too little.
 
-Long silence is not given to a model that learnt on short utterances: it writes words where there is nothing to hear.
+A model that learnt on short utterances writes words for long silence, so it is not given any.
 
 Soft speech must stay, so silence is more than quiet. It is long, steady throughout and near the floor of its surroundings:
 digital silence, or noise that does not vary as speech does. What is in doubt is decoded. Pure.
