@@ -21,6 +21,7 @@ Our own mistakes are asserts, not exceptions from here.
 
 from __future__ import annotations
 
+import errno
 import re
 import reprlib
 from collections.abc import Callable, Iterable
@@ -30,7 +31,14 @@ from fastscribe._system.text_layout import escaped
 
 _REPR = reprlib.Repr()
 _REPR.maxlevel, _REPR.maxstring, _REPR.maxother = 3, 120, 120
-_OUT_OF_MEMORY = ("out of memory", "allocate memory", "alloc_failed")
+_OUT_OF_MEMORY = (
+    "out of memory",
+    "allocate memory",
+    "alloc_failed",
+    "bad_alloc",
+    "could not create a primitive",  # oneDNN has no memory for the code that it makes
+    "failed to map segment",  # of a library
+)
 _MAX_NAMES = 10  # weights named in a message
 _MAX_PROBLEM = 2000  # characters
 _MAX_SHOWN = 300  # characters of a value from a file
@@ -44,12 +52,14 @@ def first_line(error: BaseException) -> str:
 def is_out_of_memory(error: BaseException) -> bool:
     """Return True for an out-of-memory error of any device or library.
 
-    torch reports one on a CPU as a plain RuntimeError, and cuBLAS has its own message, so messages are matched. torch's own
-    class is known by its name, because nothing here imports torch.
+    torch reports one on a CPU as a plain RuntimeError, and oneDNN and cuBLAS have their own messages, so messages are matched.
+    torch's own class is known by its name, because nothing here imports torch.
     """
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _OUT_OF_MEMORY)
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, (RuntimeError, ImportError)) and any(words in str(error).lower() for words in _OUT_OF_MEMORY)
 
 
 class FastscribeError(ValueError):

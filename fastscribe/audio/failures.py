@@ -105,9 +105,11 @@ def to_failure(item: Source | AudioInfo, stage: str, error: BaseException) -> Fa
     """Make a Failure of any exception. An AudioError's message omits the path, which Failure.path holds."""
     problem = error.problem if isinstance(error, AudioError) else " ".join(str(error).split())
     cause = error.__cause__
-    may_pass = isinstance(cause, RemoteError) and cause.may_pass
-    kind = type(cause if may_pass else error).__name__
-    if isinstance(error, ImportError):
+    is_of_store = isinstance(cause, RemoteError) and cause.may_pass
+    # Of a model's memory, the recording is to blame, or the run ends (engine.py).
+    may_pass = is_of_store or (stage != "model" and is_out_of_memory(error))
+    kind = type(cause if is_of_store else error).__name__
+    if isinstance(error, ImportError) and not is_out_of_memory(error):
         of_another = "a library cannot be imported" if (error.name or "").startswith("fastscribe") else problem
         problem = f"the installation is incomplete ({of_another}): `fastscribe doctor` shows what is missing"
     elif stage != "input" or not isinstance(error, ValueError):  # one of an input says what is wrong with it

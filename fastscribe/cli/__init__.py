@@ -26,7 +26,15 @@ from fastscribe._system.signals import (
 from fastscribe.cli.app import WHEN_STOPPED, StdoutClosed, Stopped, app, described
 from fastscribe.cli.commands import ProgramGroup
 from fastscribe.cli.terminal import discard_unwritable_output, log, say, show_table
-from fastscribe.errors import DeviceFailed, FastscribeError, OutputError, PlaceInUse, RemoteError, first_line
+from fastscribe.errors import (
+    DeviceFailed,
+    FastscribeError,
+    OutputError,
+    PlaceInUse,
+    RemoteError,
+    first_line,
+    is_out_of_memory,
+)
 from fastscribe.version import __version__
 
 __all__ = ["app", "exit_code", "main"]
@@ -90,6 +98,13 @@ def _report_error(error: Exception) -> int:
         is_plain = isinstance(error, typer.BadParameter) and error.param is None  # typer would add "Invalid value:"
         say(f"{error.message if is_plain else error.format_message()} (try --help)".replace("\n", " "))
         return int(error.exit_code)
+    refused = error.__cause__ if isinstance(error, DeviceFailed) else error
+    if refused is not None and _is_refused(refused):
+        say(
+            f"the system refuses more memory or threads ({first_line(refused)}): raise the limits of this process, or use a "
+            "smaller model or --dtype int8"
+        )
+        return 1
     if isinstance(error, (OutputError, DeviceFailed)):
         say(str(error))
         return 1
@@ -102,12 +117,6 @@ def _report_error(error: Exception) -> int:
     is_full = isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None
     if is_full:
         say(f"stdout: {os.strerror(errno.ENOSPC)}")
-        return 1
-    if _is_out_of_memory(error):
-        say(
-            f"the system refuses more memory or threads ({first_line(error)}): raise the limits of this process, or use a "
-            "smaller model or --dtype int8"
-        )
         return 1
     if isinstance(error, (StdoutClosed, BrokenPipeError)):
         return 141
@@ -122,13 +131,9 @@ def _may_pass(error: BaseException | None) -> bool:
     return error is not None and (error.errno in _PASSING or (isinstance(error, RemoteError) and error.may_pass))
 
 
-def _is_out_of_memory(error: Exception) -> bool:
+def _is_refused(error: BaseException) -> bool:
     """Return True if the machine, or a limit of the user's, refused memory or the addresses of a thread's stack."""
-    return (
-        isinstance(error, MemoryError)
-        or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
-        or (isinstance(error, RuntimeError) and str(error) == "can't start new thread")
-    )
+    return is_out_of_memory(error) or (isinstance(error, RuntimeError) and str(error) == "can't start new thread")
 
 
 def _version(value: bool) -> None:

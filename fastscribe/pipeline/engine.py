@@ -35,6 +35,7 @@ import torch
 from fastscribe._system.standard_streams import log_to_stderr
 from fastscribe._system.thread_shares import equal_parts, set_own_threads, share
 from fastscribe.audio.failures import drop_frames
+from fastscribe.config import DEFAULT_MAX_UTTERANCE_S
 from fastscribe.cuda.device import (
     UNPINNED,
     Event,
@@ -130,7 +131,7 @@ class Engine:
         """Submit a batch and yield the results that are ready: of earlier batches, on a CPU of this one.
 
         Raises:
-            DeviceFailed: The GPU is lost.
+            DeviceFailed: The GPU is lost, or the machine refuses memory.
             UsageError: A graph mode that the user names is unavailable.
         """
         with _threads_lock() if self.device.type == "cpu" else nullcontext():
@@ -298,9 +299,16 @@ class Engine:
             for rows in (range(middle), range(middle, len(batch.utterances))):
                 yield from self._run_isolated(select_rows(batch, rows))
         elif was_alone:
+            if self._lacks_memory(batch, error):
+                raise DeviceFailed(self.recognizer.facts.device_name, error) from error
             yield batch, error
         else:
             yield from self._run_isolated(batch)
+
+    def _lacks_memory(self, batch: Batch, error: Exception) -> bool:
+        """Return True if the machine refuses memory for a row of a usual length: no recording is to blame, and others fail too."""
+        is_usual = batch.lengths_B.max() <= DEFAULT_MAX_UTTERANCE_S * self.recognizer.sample_rate
+        return bool(is_usual) and self.device.type == "cpu" and is_out_of_memory(error)
 
     def _run_isolated(self, batch: Batch) -> Iterator[Outcome]:
         yield from self.drain()

@@ -85,6 +85,20 @@ def test_what_is_raised_on_purpose_or_for_want_of_memory_has_no_place(stage: str
     assert said in found and "line" not in found and "defect" not in found
 
 
+@pytest.mark.parametrize(
+    ("stage", "error", "may_pass"),
+    [
+        ("load", MemoryError("no room"), True),
+        ("load", ImportError("_umath.so: failed to map segment from shared object"), True),
+        ("load", ImportError("no module of this name"), False),
+        ("model", MemoryError("no room"), False),
+    ],
+)
+def test_a_later_run_tries_what_memory_was_short_for(stage: str, error: Exception, may_pass: bool) -> None:
+    failure = to_failure(Source("a", "a", "a"), stage, error)
+    assert (failure.may_pass, failure.error_type) == (may_pass, type(error).__name__)
+
+
 def test_another_library_and_a_callers_object_have_no_place() -> None:
     def theirs() -> None:
         raise ValueError("out of paper")

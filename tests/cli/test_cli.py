@@ -336,8 +336,12 @@ def test_a_library_that_cannot_be_imported_costs_the_recordings_that_need_it(tmp
         MemoryError("Unable to allocate 2.83 MiB"),
         OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)),
         RuntimeError("can't start new thread"),
+        RuntimeError("could not create a primitive"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory"),
+        RuntimeError("std::bad_alloc"),
+        ImportError("/numpy/fft/_pocketfft_umath.so: failed to map segment from shared object"),
     ],
-    ids=["numpy", "mmap", "thread"],
+    ids=["numpy", "mmap", "thread", "oneDNN", "torch", "C++", "library"],
 )
 def test_refused_memory_is_one_line(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
     """As under `ulimit -v 1200000`, where a table of the language model is refused, or on a full machine."""

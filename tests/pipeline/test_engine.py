@@ -187,6 +187,28 @@ def test_single_failed_row_is_retried_alone(stage: str) -> None:
     assert results(engine(recognizer, overlap=False), [[1], [2], [3]])[3] is None  # it was alone, and failed alone
 
 
+SHORT = RuntimeError("could not create a primitive")
+
+
+@pytest.mark.parametrize(
+    ("error", "limit_s", "overlap"),
+    [(SHORT, 40.0, False), (MemoryError(), 40.0, True), (SHORT, 1e-4, False), (RuntimeError("fails"), 40.0, False)],
+    ids=["a primitive", "a batch in flight", "a long recording", "another error"],
+)
+def test_a_machine_without_memory_ends_the_run_unless_a_long_recording_may_be_to_blame(
+    error: Exception, limit_s: float, overlap: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As under `ulimit -v 1800000`, where each of 850 recordings had a failure of its own."""
+    monkeypatch.setattr("fastscribe.pipeline.engine.DEFAULT_MAX_UTTERANCE_S", limit_s)
+    made = engine(FakeRecognizer({("encode", number): 99 for number in (2, 3)}, error), overlap)
+    if error is SHORT and limit_s < 1 or str(error) == "fails":
+        assert results(made, [[1, 2], [3, 4]]) == {1: 1, 2: None, 3: None, 4: 4}
+        return
+    with pytest.raises(DeviceFailed) as caught:
+        results(made, [[1, 2], [3, 4]])
+    assert caught.value.__cause__ is error
+
+
 def test_drop_forgets_batches_in_flight() -> None:
     made = engine(FakeRecognizer(), overlap=True)
     assert list(made.push(batch([1]))) == []
