@@ -26,7 +26,7 @@ from fastscribe.config import FILE_FORMATS
 from fastscribe.errors import UsageError
 from fastscribe.types import BoolArray, RecordArray, UInt64Array
 
-VERSION = 3
+VERSION = 4
 HEADER_KEY = "fastscribe_journal"
 HEADER_START = f'{{"{HEADER_KEY}":'.encode()
 _MAX_LAYOUTS = 255  # distinct ones in one journal
@@ -187,6 +187,7 @@ class Journal:
         self.sources = [] if path is None else [(path, len(self.entries))]
         self.is_in_this_run = np.zeros(len(self.entries), bool)  # its input is among this run's
         self.is_replaced = np.zeros(len(self.entries), bool)  # this run has a new result
+        self.is_renewed = np.zeros(len(self.entries), bool)  # this run has given its row new fields
         order = np.argsort(self.entries["key"], kind="stable")
         keys: UInt64Array = self.entries["key"][order]
         is_last = np.append(keys[1:] != keys[:-1], True)[: len(keys)]

@@ -1,7 +1,8 @@
 """The ledger of a run with a journal: which of its inputs an earlier run into the same place has done.
 
-The key identifies an input: its path, offset and duration. The state tells whether it has changed: its file's version (of a
-local one, size and modification time), and its manifest row.
+The key identifies an input: its path, offset and duration. The state tells whether it has changed. Its upper half stands for
+what decides the text: the file's version (of a local one, size and modification time), and some fields of its manifest row. The
+lower half stands for the other fields: where it alone differs, the result stays, and its row gets the fields.
 """
 
 from __future__ import annotations
@@ -15,10 +16,18 @@ from fastscribe._system.url_secrets import unsigned
 from fastscribe._system.urls import is_url
 from fastscribe.audio.failures import relative_id
 from fastscribe.audio.media import LocalFile, medium_of
+from fastscribe.languages import SPOKEN_KEYS
+from fastscribe.results.formats.writers import OWN_KEYS
 from fastscribe.results.interfaces import NUM_FAILED, Ledger, OutputRun
 from fastscribe.results.journal import Entry, Journal, PendingInput, digest_of
 from fastscribe.results.result_files import ResultFiles
 from fastscribe.types import Failure, Samples, Source
+
+# Fields of a manifest's row that decide the text, and those that also decide where words of a known text are.
+_DECIDING = {*SPOKEN_KEYS, "boost", "offset", "duration", "audio_track", "audio_channel"}
+_DECIDING_ALIGNED = {*_DECIDING, "text", "subtitles"}
+_NOT_COUNTED = {*OWN_KEYS, "audio_filepath"}  # no result takes over the former, and the key has the path's place
+_HALF = 32  # bits
 
 
 class JournalLedger(Ledger):
@@ -30,6 +39,7 @@ class JournalLedger(Ledger):
         files: Names the inputs' files, and makes those of earlier results again that are missing; None: there are no files.
         take_over: Called with the entry of a recording that was elsewhere, and with what is known of it now. Returns the new
             entry; None: there are no files.
+        renew: Called with an input whose row has other fields than its result. Returns False if the result cannot take them.
     """
 
     def __init__(
@@ -38,9 +48,10 @@ class JournalLedger(Ledger):
         journal: Journal,
         files: ResultFiles | None = None,
         take_over: Callable[[int, PendingInput, int], Entry | None] = lambda *given: None,
+        renew: Callable[[PendingInput, Source | Failure], bool] = lambda *given: True,
     ) -> None:
         super().__init__(run.shard)
-        self._run, self._journal, self._files, self._take_over = run, journal, files, take_over
+        self._run, self._journal, self._files, self._take_over, self._renew = run, journal, files, take_over, renew
         self._key_counts = KeyCounter()
         self._pending: dict[int, PendingInput] = {}  # by index
 
@@ -68,7 +79,7 @@ class JournalLedger(Ledger):
     def is_done(self, source: Source | Failure) -> bool:
         """Return True if an earlier run transcribed this very input, or failed and the input is not retried."""
         pending = self._pending[source.index]
-        pending.state, pending.num_bytes = state_of(source)
+        pending.state, pending.num_bytes = state_of(source, self._run)
         pending.entry_index = entry_index = self._journal.find(pending.known_as)
         if entry_index is None:
             return False
@@ -77,17 +88,24 @@ class JournalLedger(Ledger):
             return False
         if pending.is_moved:  # its time may be another there
             return pending.num_bytes is not None and pending.num_bytes == self._journal.entry(entry_index).input_bytes
-        return int(entry["state"]) == pending.state
+        return int(entry["state"]) >> _HALF == pending.state >> _HALF
 
     def settle(self, source: Source | Failure) -> bool:
         """Count an input that is done, have its missing files made, and forget it. Return False if its row is no result."""
         pending = self._pending[source.index]
         assert pending.entry_index is not None
-        taken = self._take_over(pending.entry_index, pending, source.index) if pending.is_moved else None
-        if self._files is not None and not self._files.complete(pending.entry_index, pending.name, source.index, taken):
-            return False
-        self._journal.is_in_this_run[pending.entry_index] = True
         entry = self._journal.entries[pending.entry_index]
+        if pending.is_moved or int(entry["state"]) == pending.state:
+            taken = self._take_over(pending.entry_index, pending, source.index) if pending.is_moved else None
+            if self._files is not None and not self._files.complete(
+                pending.entry_index, pending.name, source.index, taken
+            ):
+                return False
+        elif not self._journal.is_renewed[pending.entry_index]:
+            if not self._renew(pending, source):
+                return False
+            self._journal.is_renewed[pending.entry_index] = True
+        self._journal.is_in_this_run[pending.entry_index] = True
         entry["order"] = source.index
         failed = bool(entry["failed"])
         with self.lock:
@@ -97,6 +115,10 @@ class JournalLedger(Ledger):
                 self.first_failed.append(source.path)
             self.forget(source.index)
         return True
+
+    @property
+    def num_renewed(self) -> int:
+        return int(self._journal.is_renewed.sum())
 
     def __getitem__(self, index: int) -> PendingInput:
         return self._pending[index]
@@ -127,8 +149,8 @@ def key_of(source: Source | Failure, identity: str | None = None) -> int:
     return digest_of(f"{place}\0{stretch}")
 
 
-def state_of(source: Source | Failure) -> tuple[int, int | None]:
-    """Return the input's state, and its size in bytes; None if it is not known."""
+def state_of(source: Source | Failure, run: OutputRun) -> tuple[int, int | None]:
+    """Return the input's state in a run, and its size in bytes; None if it is not known."""
     if isinstance(source, Failure):
         return digest_of(source.message), None
     num_bytes = None
@@ -141,4 +163,17 @@ def state_of(source: Source | Failure) -> tuple[int, int | None]:
                 num_bytes = int(found.partition(" ")[0])
     except (OSError, ValueError):
         found = "none"
-    return digest_of(f"{found}\0{json.dumps(source.row, sort_keys=True) if source.row is not None else ''}"), num_bytes
+    row = json.loads(json.dumps(source.row or {}, sort_keys=True), parse_float=_number)
+    settings = run.fingerprint or {}
+    names = set(row) if "export" in settings else _DECIDING_ALIGNED if "--align" in settings else _DECIDING
+    deciding = {name: value for name, value in row.items() if name in names}
+    others = {name: value for name, value in row.items() if name not in names | _NOT_COUNTED}
+    upper = digest_of(f"{found}\0{json.dumps(deciding)}") >> _HALF << _HALF
+    lower = digest_of("" if source.row is None else json.dumps(others)) & (1 << _HALF) - 1
+    return upper | lower, num_bytes
+
+
+def _number(text: str) -> float:
+    """Return the number of a JSON text: 3.0 as 3, which jq makes of it."""
+    number = float(text)
+    return int(number) if number.is_integer() else number

@@ -57,7 +57,7 @@ def moved_line(storage: Storage, run: OutputRun, journal: Journal, inputs: Itera
 
     if given is not None and any(is_known(one, given) for one in chain(sources, files)):
         return ""
-    found = None if journal.path is None else _find_moved(journal.path, new, is_part)
+    found = None if journal.path is None else _find_moved(journal.path, run, new, is_part)
     moved = None if found is None else _place_of(found, storage, is_known, journal.facts, given is not None)
     if given is not None:
         near = f"did you mean {moved}?" if moved else f"--moved {NOT_MOVED} decodes them"
@@ -85,7 +85,7 @@ class _Found(NamedTuple):
     entry: Entry
 
 
-def _find_moved(journal: Path, new: list[Source], is_part: bool) -> list[_Found] | None:
+def _find_moved(journal: Path, run: OutputRun, new: list[Source], is_part: bool) -> list[_Found] | None:
     """Return the `new` inputs of which results have the names and sizes, in the journal's order; None if they are too few.
 
     Of several results of one name and size, the one with the most folders alike counts. With `is_part` any may be new
@@ -93,7 +93,7 @@ def _find_moved(journal: Path, new: list[Source], is_part: bool) -> list[_Found]
     """
     wanted: dict[tuple[str, int | None], tuple[Source, int]] = {}
     for source in new:
-        state, num_bytes = state_of(source)
+        state, num_bytes = state_of(source, run)
         if num_bytes is not None:
             for end in _ends(source.id):
                 wanted.setdefault((end, num_bytes), (source, state))

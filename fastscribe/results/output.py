@@ -108,7 +108,7 @@ class JournaledOutput:
             style = replace(style, tokens=self.journal.header.get("--tokens") is True)
         self.files.begin(style, self._names)
         named = self.files if self.files.formats else None  # nothing to name, so no memory for names
-        self.ledger = JournalLedger(run, self.journal, named, self._take_over)
+        self.ledger = JournalLedger(run, self.journal, named, self._take_over, self.files.renew)
 
     def _take_over(self, entry_index: int, pending: PendingInput, order: int) -> Entry:
         """Give a result to a recording that is elsewhere now, and return its entry. Its row stays, and so do its files."""
@@ -126,7 +126,7 @@ class JournaledOutput:
         """
         check_same_settings(self._storage.where, self.journal.header or {}, run.header or {})
         self._committer.flush()
-        if self.files.num_made_again:
+        if self.files.num_made_again or self.ledger.num_renewed:
             self._storage.sync([])  # a store lists them then
         self._run, self._say = run, say
         self.journal.is_in_this_run[:] = False

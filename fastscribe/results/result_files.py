@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from threading import Lock
 from zlib import crc32
 
@@ -21,7 +22,7 @@ from fastscribe.results.journal import NO_FILE, NO_STATE, Entry, FileMark, Journ
 from fastscribe.results.names import Names
 from fastscribe.results.storage import ROWS, Item, NewFile, Storage
 from fastscribe.results.stored import to_result
-from fastscribe.types import Failure, Transcript
+from fastscribe.types import Failure, Source, Transcript
 
 
 class ResultFiles:
@@ -65,20 +66,26 @@ class ResultFiles:
 
     # --- new results
 
-    def item(self, pending: PendingInput, result: Transcript | Failure) -> Item:
-        """Return what a commit needs of a new result. Files of the result that it replaces go if it does not write them."""
+    def item(self, pending: PendingInput, result: Transcript | Failure, more_formats: Iterable[str] = ()) -> Item:
+        """Return what a commit needs of a new result. Files of the result that it replaces go if it does not write them.
+
+        Args:
+            pending: The result's input.
+            result: The result.
+            more_formats: To write beside those of the run.
+        """
         item = result if isinstance(result, Failure) else result.audio
         old = None if pending.entry_index is None else self._journal.entry(pending.entry_index)
         name, former = pending.name, {}
         if old is not None:
             name, former = name or old.name, old.left()
-        # With another state, the next run tries the input again.
+        # With another upper half of the state, the next run tries the input again.
         may_pass = isinstance(result, Failure) and result.may_pass
-        contents = self._contents(result, self.formats)
+        contents = self._contents(result, dict.fromkeys([*self.formats, *more_formats]))
         entry = Entry(
             id=item.id,
             key=pending.key,
-            state=pending.state ^ may_pass,
+            state=pending.state ^ may_pass << 63,
             begin=0,
             end=0,
             order=item.index,
@@ -175,6 +182,31 @@ class ResultFiles:
         self._journal.replace_files(entry_index, made)
         with self._lock:
             self.num_made_again += 1
+        return True
+
+    def renew(self, pending: PendingInput, source: Source | Failure) -> bool:
+        """Queue an earlier result with the fields that its list has now. Return False if its row is no result.
+
+        It stays as it is if the row cannot be read. Called from several threads.
+        """
+        assert pending.entry_index is not None
+        try:
+            old = self._journal.entry(pending.entry_index)
+            row = self._storage.read(ROWS, old.begin, old.end)
+            result = to_result(json.loads(row), source.id, old.audio_s, source.index)
+        except OSError as error:
+            self.not_made.append(without_frames(error))
+            return True
+        except ValueError:
+            return False
+        if isinstance(result, Failure):
+            result = replace(result, path=source.path, row=source.row)
+        else:
+            result = replace(result, audio=replace(result.audio, path=source.path, row=source.row))
+        made = self.item(pending, result, old.files)
+        assert made.entry is not None
+        self._committer.add(made)
+        self._journal.replace_files(pending.entry_index, made.entry)
         return True
 
     def recover(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from fastscribe.cli.run_messages import say_failed_before
 from fastscribe.results.interfaces import Ledger
-from tests.cli.test_cli import FIRST, MODEL
+from tests.cli.test_cli import FIRST, MODEL, rows
 from tests.conftest import AUDIO
 from tests.helpers.processes import fastscribe
 from tests.helpers.scenes import NO_MODEL
@@ -69,6 +69,34 @@ def test_all_done(clips: Path, tmp_path: Path) -> None:
     assert done.stderr == f"fastscribe: {failed}\n"
     for change in (["--tokens"], ["--beam", 2], ["--overwrite"]):  # another command does its work
         assert "left alone" not in fastscribe(*command, "-q", *change).stderr
+
+
+def test_a_manifest_with_other_fields_is_done_and_its_rows_get_them(clips: Path, tmp_path: Path) -> None:
+    out, manifest = tmp_path / "out", tmp_path / "list.jsonl"
+    command = ("transcribe", manifest, "-m", MODEL, "-o", out, "-f", "json")
+
+    def write(folder: str, **fields: object) -> None:
+        given = [{"audio_filepath": f"{folder}{clip.name}", **fields} for clip in sorted(clips.iterdir())]
+        manifest.write_text("".join(json.dumps(row) + "\n" for row in given))
+
+    write("in/", speaker="ann", part=1.0)
+    assert fastscribe(*command).returncode == 0
+    before = rows((out / "transcripts.jsonl").read_text())
+    write(f"{clips}/", speaker="ann", part=1)
+    done = f"fastscribe: {out}: all 2 inputs are done: there is nothing to do"
+    assert fastscribe(*command).stderr.splitlines() == [done]
+    write(f"{clips}/", speaker="bob")
+    planned = fastscribe(*command, "--dry-run")
+    assert "fastscribe: 2 results would get new fields of the list\n" in planned.stderr
+    assert json.loads(planned.stdout)["skipped"] == 2
+    found = fastscribe(*command)
+    assert found.returncode == 0
+    assert found.stderr.splitlines() == [done, "fastscribe: 2 results got new fields of their list"]
+    for row, old in zip(rows((out / "transcripts.jsonl").read_text()), before, strict=True):
+        assert (row.pop("speaker"), row.pop("audio_filepath")) == ("bob", str(clips / Path(old["audio_filepath"]).name))
+        assert row == {name: old[name] for name in old if name not in ("speaker", "part", "audio_filepath")}
+    assert json.loads((out / "report.json").read_text())["totals"]["files"] == 2
+    assert fastscribe(*command).stderr.splitlines() == [done]
 
 
 def test_the_report_of_the_run_that_did_the_work_stays_and_events_are_of_each_run(clips: Path, tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def test_other_settings_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"hello\n", b"[]\n", b"{}\n", b"hello", b"\xff\xfe\n", b'{"fastscribe_journal": 3, "fingerprint": 5}\n',
+    "content", [b"", b"hello\n", b"[]\n", b"{}\n", b"hello", b"\xff\xfe\n", b'{"fastscribe_journal": 4, "fingerprint": 5}\n',
                 b'{"fastscribe_journal": 99, "fingerprint": {}}\n']
 )  # fmt: skip
 def test_a_file_that_is_no_journal(tmp_path: Path, content: bytes) -> None:

@@ -73,13 +73,41 @@ def test_a_changed_input_is_not_done(clip: Path) -> None:
     previous = after((source(clip, row=row), False))
     assert is_done(JournalLedger(RUN, previous), source(clip, row=dict(reversed(row.items()))))
     ledger = JournalLedger(RUN, previous)
-    assert not is_done(ledger, source(clip, row={**row, "text": "two"}))
+    assert not is_done(ledger, source(clip, row={**row, "lang": "de"}))
     assert ledger[0].entry_index == 0
     assert not is_done(JournalLedger(RUN, previous), source(clip, row=row, offset_s=1.0))
     os.utime(clip, ns=(0, 12345))
     assert not is_done(JournalLedger(RUN, previous), source(clip, row=row))
     clip.unlink()
     assert not is_done(JournalLedger(RUN, previous), source(clip, row=row))
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_same"),
+    [
+        ({"audio_filepath": "/elsewhere/a.wav", "duration": 3, "pred_text": "earlier", "part": [{"at": 2}]}, True),
+        ({"duration": 3.5}, None),
+        ({"text": "two"}, False),
+        ({"speaker": "ann"}, False),
+        *(({name: "x"}, None) for name in ("boost", "language", "lang", "source_lang", "audio_channel")),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else str(value),
+)
+def test_fields_that_do_not_decide_the_text_need_no_decoding(clip: Path, changed: dict, is_same: bool | None) -> None:
+    """None: the input is another one."""
+    row = {"audio_filepath": "a.wav", "duration": 3.0, "text": "one", "part": [{"at": 2.0}]}
+    previous = after((source(clip, row=row), False))
+    for count in (is_same is False, 0):  # it is done once
+        ledger = JournalLedger(RUN, previous)
+        assert is_done(ledger, source(clip, row=row | changed)) == (is_same is not None)
+        assert ledger.num_renewed == (is_same is False)
+    aligned = JournalLedger(replace(RUN, fingerprint={"--align": True}), previous)
+    assert not aligned.expect(source(clip, row=row)) or not aligned.is_done(source(clip, row=row))
+
+
+def test_a_list_in_place_of_a_manifest_gives_new_fields(clip: Path) -> None:
+    ledger = JournalLedger(RUN, after((source(clip, row={"audio_filepath": "a.wav"}), False)))
+    assert is_done(ledger, source(clip)) and ledger.num_renewed == 1
 
 
 def test_failures_are_skipped_by_default(clip: Path) -> None:

@@ -43,9 +43,12 @@ def failed(id: str, index: int = 0) -> Failure:
 
 
 def put(output: JournaledOutput, result: Transcript | Failure, **changed: Any) -> bool:
-    """Announce an input, and write its result if an earlier run has not done it. `changed` is of its manifest row."""
+    """Announce an input, and write its result if an earlier run has not done it.
+
+    `changed` is of its manifest row, and decides its text.
+    """
     item = result if isinstance(result, Failure) else result.audio
-    source = Source(item.path, item.path, item.id, index=item.index, row=changed or None)
+    source = Source(item.path, item.path, item.id, index=item.index, row={"boost": changed} if changed else None)
     ledger = output.ledger
     if not ledger.expect(source) or ledger.skip(source):
         return False

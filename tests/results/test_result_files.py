@@ -14,12 +14,13 @@ import pytest
 
 from fastscribe.config import OutputStyle, SubtitleStyle
 from fastscribe.errors import OutputError
+from fastscribe.results.committer import Committer
 from fastscribe.results.interfaces import OutputRun
 from fastscribe.results.journal import SYNCED
 from fastscribe.results.output import JournaledOutput, open_journaled
 from fastscribe.results.storage_folder import FolderStorage
 from fastscribe.results.storage_object import ObjectStorage
-from fastscribe.types import Segment, Transcript, Word
+from fastscribe.types import Segment, Source, Transcript, Word
 from tests.results.test_output import Place, failed, place, put, spoken, stopped
 
 __all__ = ["place"]  # a fixture
@@ -107,6 +108,84 @@ def test_a_new_row_replaces_its_own_files_alone(place: Place) -> None:
         f"{place.where}/b.srt: edited since the run: it stays as it is; for the machine's text, delete"
     )
     assert place.rows() == ["/in/a.wav", "/in/b.wav"]
+
+
+def listed(output: JournaledOutput, id: str, index: int, **fields: Any) -> bool:
+    """Announce an input of a manifest, and write its result if an earlier run has not done it."""
+    result = heard(id, index)
+    source = Source(f"/in/{id}", f"/in/{id}", id, {"audio_filepath": f"/in/{id}", **fields}, index=index)
+    if output.ledger.expect(source) and output.ledger.skip(source):
+        return False
+    output.write(replace(result, audio=replace(result.audio, row=source.row)))
+    return True
+
+
+def test_new_fields_of_a_manifest_reach_rows_and_files_without_decoding(place: Place) -> None:
+    """Files of other formats stay, and so does the text; the next run has nothing to do."""
+    with place.opened("srt", "json") as output:
+        assert all(listed(output, id, index) for index, id in enumerate(IDS))
+    before = place.contents()
+    for fields, number in (({"speaker": "ann"}, 2), ({"speaker": "ann"}, 0), ({"speaker": "bob", "lang": ""}, None)):
+        with place.opened("json") as output:
+            is_new = [listed(output, id, index, **fields) for index, id in enumerate(IDS)]
+            assert is_new == [number is None] * 2 and output.ledger.num_renewed == (number or 0)
+            assert output.totals() == (2, 0, 2.0, 0) and output.files.num_made_again == 0
+        files = place.contents()
+        row = json.loads(files["a.json"])
+        assert (row["speaker"], row["pred_text"]) == (fields["speaker"], CUES.text)
+        assert {**row, "speaker": None} == {**json.loads(before["a.json"]), **fields, "speaker": None}
+        assert files.get("a.srt") == (None if number is None else before["a.srt"])
+        assert place.rows() == ["/in/a.wav", "/in/b.wav"]
+
+
+def test_an_edited_file_stays_beside_new_fields(place: Place) -> None:
+    with place.opened("srt") as output:
+        listed(output, "a.wav", 0)
+    place.edit("a.srt", "very", "most")
+    edited, said = place.contents()["a.srt"], list[str]()
+    with place.opened("srt", say=said.append) as output:
+        assert not listed(output, "a.wav", 0, speaker="ann")
+    assert place.contents()["a.srt"] == edited and "a.srt: edited since the run" in said[0]
+
+
+def test_a_kill_amid_new_fields_is_made_good(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the commit, the next run renews; between journal and files, it makes the files."""
+    with place.opened("json") as output:
+        assert listed(output, "a.wav", 0)
+    kind = FolderStorage if isinstance(place.where, Path) else ObjectStorage
+    for broken, method, number in ((kind, "commit", 1), (Committer, "_place", 0)):
+        with monkeypatch.context() as patch:
+            patch.setattr(broken, method, stopped)
+            with pytest.raises(OutputError), place.opened("json") as output:
+                assert not listed(output, "a.wav", 0, speaker=method)
+        with place.opened("json") as output:
+            assert not listed(output, "a.wav", 0, speaker=method)
+            assert output.ledger.num_renewed == number
+        assert json.loads(place.contents()["a.json"])["speaker"] == method and place.rows() == ["/in/a.wav"]
+
+
+def test_a_run_that_goes_on_gives_new_fields_once(place: Place) -> None:
+    """As where the first inputs are done, and a later one is not."""
+    with place.opened("json") as output:
+        listed(output, "a.wav", 0)
+    with place.opened("json", say=(said := []).append) as output:
+        assert not listed(output, "a.wav", 0, speaker="ann")
+        output.go_on(OutputRun(OutputStyle(("json",)), {}), said.append)
+        assert not listed(output, "a.wav", 0, speaker="ann") and listed(output, "b.wav", 1, speaker="ann")
+        assert output.ledger.num_renewed == 1 and output.totals() == (2, 0, 2.0, 0)
+    assert json.loads(place.contents()["a.json"])["speaker"] == "ann" and said == []
+
+
+def test_a_row_that_someone_broke_gets_no_new_fields_but_is_done_again(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    with place.opened() as output:
+        assert all(listed(output, id, index) for index, id in enumerate(IDS))
+    rows = tmp_path / "transcripts.jsonl"
+    rows.write_bytes(rows.read_bytes().replace(b'"words"', b'"wordy"', 1))
+    with place.opened() as output:
+        assert [listed(output, id, index, speaker="ann") for index, id in enumerate(IDS)] == [True, False]
+    found = [json.loads(line) for line in rows.read_bytes().splitlines()]
+    assert [(row["speaker"], "words" in row) for row in found] == [("ann", True)] * 2
 
 
 def test_a_failure_leaves_its_json_alone(place: Place) -> None:
