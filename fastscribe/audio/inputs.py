@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import locale
 import os
 import stat
 import sys
@@ -95,24 +94,22 @@ def names_file(path: str) -> bool:
     return not (is_pattern or os.path.isdir(path) or list_kind(path))
 
 
-def _from_list(blocks: Iterable[bytes], left_out: Counter[str]) -> Iterator[Found]:
-    """Sources of the paths in a list. Wildcards have no meaning."""
-    from fastscribe.audio.path_lists import paths_in
+def _from_list(where: str, blocks: Iterable[bytes], left_out: Counter[str]) -> Iterator[Found]:
+    """Sources of the paths in a list. Wildcards have no meaning, and a folder is no recording."""
+    from fastscribe.audio.json_lines import NotAList
+    from fastscribe.audio.path_lists import path_rows, paths_in
 
-    for line in paths_in(blocks):
-        path = meant(_decoded(line))
-        if is_url(path):
-            yield from _from_url(path, left_out, has_patterns=False)
-        else:
-            yield from _from_path(path, os.path.basename(path), left_out)
-
-
-def _decoded(name: bytes) -> str:
-    """Return a file name as text. On Windows, where programs write UTF-8 or the system's own encoding, try both."""
     try:
-        return os.fsdecode(name)
-    except UnicodeDecodeError:
-        return name.decode(locale.getpreferredencoding(False), "backslashreplace")
+        for _, given in path_rows(where, enumerate(paths_in(blocks), start=1), os.path.lexists):
+            path = meant(given)
+            if is_url(path):
+                yield from _from_url(path, left_out, has_patterns=False)
+            elif os.path.isdir(path):
+                yield file_source(path, os.path.basename(path))  # the probe says what it is
+            else:
+                yield from _from_path(path, os.path.basename(path), left_out)
+    except NotAList as error:
+        yield input_failure(where, str(error))
 
 
 def _from_stream(path: str, stream: Iterable[bytes], left_out: Counter[str]) -> Iterator[Found]:
@@ -130,7 +127,7 @@ def _from_stream(path: str, stream: Iterable[bytes], left_out: Counter[str]) -> 
 
         yield from manifest_rows(STDIN, lines_in(blocks))
     else:
-        yield from _from_list(blocks, left_out)
+        yield from _from_list(path, blocks, left_out)
 
 
 def is_pipe(path: str) -> bool:

@@ -24,7 +24,7 @@ from fastscribe.audio.json_lines import NotAList, not_blank, numbered_rows, star
 from fastscribe.audio.kaldi import scp_rows
 from fastscribe.audio.manifest import PATH_NAMES, Span, opened_lines, parse_row, resolve, row_span
 from fastscribe.audio.media import FilePart
-from fastscribe.audio.path_lists import path_rows
+from fastscribe.audio.path_lists import entries_in, path_rows
 from fastscribe.audio.tables import table_rows
 from fastscribe.errors import FastscribeError, ManifestError
 
@@ -102,7 +102,7 @@ def _rows(kind: str, path: str, lines: Iterator[bytes], find: FindMember | None)
         yield from _json_rows(path, rest, find)
     else:
         folder = ListFolder(path)
-        for number, given in path_rows(path, first[1], rest, folder.is_there):
+        for number, given in path_rows(path, entries_in(first[1], rest), folder.is_there):
             spelt = folder.meant(given)
             yield ListRow(path, number, None, Span(spelt, None, None, None, None), folder.file_of(spelt))
 

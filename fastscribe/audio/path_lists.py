@@ -1,7 +1,11 @@
-"""A list of paths in a file: one a line, or each ended by a NUL. Text of another kind is told from one by its first line."""
+"""A list of paths in a file or on stdin: one a line, or each ended by a NUL.
+
+Text of another kind is told from one by its first line.
+"""
 
 from __future__ import annotations
 
+import locale
 import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator
@@ -15,14 +19,13 @@ _SHOWN = 40  # characters of a line that is no path
 
 
 def path_rows(
-    where: str, head: bytes, lines: Iterable[tuple[int, bytes]], is_there: Callable[[str], bool]
+    where: str, entries: Iterable[tuple[int, bytes]], is_there: Callable[[str], bool]
 ) -> Iterator[tuple[int, str]]:
     """Yield the paths of a list with the numbers of their lines, or their own. Comments, which begin with #, are left out.
 
     Args:
         where: The list's path or URL.
-        head: The first line that is not blank.
-        lines: All lines from there, without a byte order mark.
+        entries: From entries_in().
         is_there: Tells whether a path is a file's.
 
     Raises:
@@ -30,8 +33,8 @@ def path_rows(
             whose parts are one recording.
     """
     is_first = True
-    for number, entry in _entries(head, lines):
-        path = os.fsdecode(entry)
+    for number, entry in entries:
+        path = _decoded(entry).removeprefix("\ufeff")  # a byte order mark
         if path.startswith("#EXT-X-"):
             made = os.path.splitext(name_of(where) if is_url(where) else os.path.basename(where))[0] + ".m4a"
             command = f"ffmpeg -i {shlex.quote(where)} -vn -c:a copy {shlex.quote(made)}"
@@ -53,7 +56,21 @@ def _bare(path: str) -> str:
     return path[1:-1] if len(path) > 2 and path[0] == path[-1] and path[0] in "\"'" else path
 
 
-def _entries(head: bytes, lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+def _decoded(name: bytes) -> str:
+    """Return a file name as text. On Windows, where programs write UTF-8 or the system's own encoding, try both."""
+    try:
+        return os.fsdecode(name)
+    except UnicodeDecodeError:
+        return name.decode(locale.getpreferredencoding(False), "backslashreplace")
+
+
+def entries_in(head: bytes, lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    """Yield the entries of a file with the numbers of their lines, or their own.
+
+    Args:
+        head: The first line that is not blank.
+        lines: All lines from there.
+    """
     if b"\0" in head:
         yield from enumerate(paths_in(line for _, line in lines), start=1)
         return

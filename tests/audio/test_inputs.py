@@ -16,6 +16,8 @@ import pytest
 
 from fastscribe.audio.failures import relative_id
 from fastscribe.audio.inputs import Source, expand
+from fastscribe.audio.probe import probe
+from fastscribe.errors import AudioError
 from fastscribe.results.paths import Paths
 from fastscribe.results.shards import Shard
 from fastscribe.types import Failure
@@ -189,7 +191,21 @@ def test_paths_on_stdin(tmp_path):
     lines = (
         f"{tmp_path}/a.wav\r\n\n  \n{tmp_path}/ spaced .wav\n{tmp_path}/folder\n{tmp_path}/m.jsonl\n{tmp_path}/[b].wav"
     )
-    assert ids("-", stdin=lines.encode()) == ["a.wav", " spaced .wav", "c.wav", "folder/c.wav", "[b].wav"]
+    assert ids("-", stdin=lines.encode()) == ["a.wav", " spaced .wav", "folder", "folder/c.wav", "[b].wav"]
+
+
+def test_a_list_is_read_alike_in_a_file_and_on_stdin(tmp_path, monkeypatch):
+    """Comments, quotes and spaces around a path, and a folder, which is no recording: a stray /etc is not walked."""
+    monkeypatch.chdir(tmp_path)
+    touch(tmp_path, "a.wav", "b.wav", "folder/c.wav")
+    content = b"\xef\xbb\xbf# recordings\n\"a.wav\"\n  'b.wav' \nfolder\n# end\n"
+    (tmp_path / "list.txt").write_bytes(content)
+    for given in ("-", "list.txt"):
+        found = list(expand([given], [content[:9], content[9:]]))
+        assert [(item.path, item.file) for item in found] == [(name, name) for name in ("a.wav", "b.wav", "folder")]
+    with pytest.raises(AudioError, match="is a folder, not a file"):
+        probe(found[2])
+    assert "is text, and no list" in only_failure("-", stdin=b"Dear all,\n").message
 
 
 def test_manifest_rows_on_stdin(tmp_path, monkeypatch):
