@@ -14,16 +14,18 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from unicodedata import normalize
 from urllib.parse import unquote
 
 from fastscribe._system.urls import is_url
-from fastscribe.audio.failures import relative_id
+from fastscribe.audio.failures import printable, relative_id
 from fastscribe.audio.media import is_held
 from fastscribe.types import Failure, File, Source
 
 _FILE_URL = re.compile(r"file:(?://(?:localhost)?(?=/))?(.+)", re.IGNORECASE | re.DOTALL)
+_RANGE = re.compile(r"\{\d+\.\.\d+\}|_OP_\d+\.\.\d+_CL_")  # of WebDataset and NeMo
 _DRIVE = re.compile(r"/[A-Za-z]:[/\\]")  # of file:///C:/a.wav
 
 
@@ -76,6 +78,10 @@ def _spellings(path: str) -> Iterator[str]:
 
 def hint(path: str) -> str:
     """Return what may be wrong with a path that names nothing; "": nothing that its text shows."""
+    if os.path.islink(path):
+        return f": is a link to {printable(os.readlink(path))}, which is not there"
+    if _RANGE.search(path):
+        return f"; ranges are not expanded, but a pattern is: {shlex.quote(_RANGE.sub('*', path))}"
     if "\\" in path and os.sep == "/":
         return f"; folders end with / on this system, and nothing has the name {path.replace(chr(92), '/')} either"
     return ""

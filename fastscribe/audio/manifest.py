@@ -149,7 +149,8 @@ def row_span(manifest: str, number: int, fields: Mapping[str, Any]) -> Span:
     """Return what a row names. Raises ManifestError if audio_filepath or one of the numbers is unusable."""
     path = fields.get("audio_filepath")
     if not isinstance(path, str) or not path:
-        raise ManifestError(manifest, number, "no audio_filepath")
+        problem = f"audio_filepath is {path!r:.40}, not a text" if path else "no audio_filepath"
+        raise ManifestError(manifest, number, problem)
     offset_s = _seconds(manifest, number, fields, "offset")
     duration_s = _seconds(manifest, number, fields, "duration") or None  # NeMo reads 0 as "to the end"
     track, channel = (_position(manifest, number, fields, key) for key in ("audio_track", "audio_channel"))

@@ -45,7 +45,8 @@ def probe(source: Source) -> AudioInfo:
     except AudioError:
         raise
     except FileNotFoundError as error:
-        raise AudioError(source.path, system_problem(error) + hint(source.path)) from error
+        path = samples if isinstance(samples, str) else source.path
+        raise AudioError(source.path, system_problem(error) + hint(path)) from error
     except (OSError, UnicodeEncodeError) as error:
         raise AudioError(source.path, system_problem(error)) from error
     except ValueError as error:  # the system's for a path with a NUL

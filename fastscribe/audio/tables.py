@@ -83,10 +83,11 @@ def _column(name: str, position: int) -> str:
 def _row(
     path: str, number: int, columns: Sequence[str], column: str, cells: Sequence[str]
 ) -> dict[str, Any] | ManifestError:
-    if len(cells) > len(columns):
-        return ManifestError(path, number, f"{len(cells)} columns, and the first line names {len(columns)}")
     if not is_utf8("".join(cells)):
         return ManifestError(path, number, "not valid UTF-8")
+    if len(cells) > len(columns):
+        counts = f"{len(cells)} columns, and the first line names {len(columns)}"
+        return ManifestError(path, number, f"{counts}: {','.join(cells):.60}")
     fields: dict[str, Any] = dict(zip(columns, cells, strict=False))
     for name in NUMBERS:
         if not fields.get(name, "x").strip():

@@ -99,7 +99,9 @@ def _below(url: str) -> Iterator[tuple[remote.RemoteObject, str]]:
     for found in remote.list_objects(url):
         name = found.url[skip:]
         is_hidden = name.startswith(".") or "/." in name
-        if name and not name.endswith("/") and not is_hidden:  # some tools store a folder as an empty object
+        # Some tools store a folder as an empty object, whose "/" not every listing has.
+        is_folder = name.endswith("/") or not (found.size or is_audio_name(name) or list_kind(name))
+        if name and not is_folder and not is_hidden:
             yield found, name
 
 

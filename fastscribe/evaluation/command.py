@@ -144,8 +144,7 @@ def _say_notes(references: References | None, num_older: int, *, is_pooled: bool
         say(f"{references.manifest}: {count_of(references.num_repeated, 'row')} again with the same text, counted once")
     if num_older:
         hint = "; to compare two runs use --against" if is_pooled else ""
-        is_not = "is not" if num_older == 1 else "are not"
-        say(f"{count_of(num_older, 'older result')} of recordings that come again {is_not} counted{hint}")
+        say(f"{count_of(num_older, 'row')} left out of recordings that come again: the last one counts{hint}")
 
 
 def _score(pairs: list[Pair], references: References | None, counts: Mapping[str, object], asked: _Asked) -> bool:

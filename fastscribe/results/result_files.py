@@ -91,7 +91,7 @@ class ResultFiles:
             order=item.index,
             failed=isinstance(result, Failure),
             audio_s=0.0 if isinstance(item, Failure) else item.duration_s,
-            for_list=isinstance(result, Failure) and (result.stage == "input" or result.message in NOT_THERE),
+            for_list=isinstance(result, Failure) and (result.stage == "input" or result.message.startswith(NOT_THERE)),
             name=name,
             input_bytes=pending.num_bytes,
             files=self._marks(contents),

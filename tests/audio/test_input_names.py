@@ -13,9 +13,12 @@ from unicodedata import normalize
 
 import pytest
 
+from fastscribe.audio.failures import NOT_THERE
 from fastscribe.audio.formats import left_out_line
 from fastscribe.audio.input_names import Repeats, hint, meant, repeats_line
 from fastscribe.audio.inputs import expand
+from fastscribe.audio.probe import probe
+from fastscribe.errors import AudioError
 from fastscribe.types import Failure, Source
 from tests.audio.test_inputs import ids, only_failure, touch, write_manifest
 from tests.conftest import AUDIO
@@ -86,6 +89,25 @@ def test_a_stream_of_parts_is_no_list(tmp_path: Path) -> None:
     path.write_text("#EXTM3U\n#EXT-X-VERSION:3\n#EXTINF:3,\nseg0.ts\n")
     failure = only_failure(path)
     assert failure.message.endswith(f"make a file of it: ffmpeg -i '{path}' -vn -c:a copy 'live show.m4a'")
+
+
+@pytest.mark.parametrize("name", ["shard-{000000..000003}.tar", "shard-_OP_0..3_CL_.tar"], ids=["WebDataset", "NeMo"])
+def test_ranges_are_named(tmp_path: Path, name: str) -> None:
+    touch(tmp_path, "shard-000000.tar")
+    said = f"no such file or folder; ranges are not expanded, but a pattern is: '{tmp_path}/shard-*.tar'"
+    assert only_failure(tmp_path / name).message == said
+
+
+@pytest.mark.posix
+def test_a_link_to_nothing_is_named_as_one(tmp_path: Path) -> None:
+    (tmp_path / "a.flac").symlink_to(tmp_path / "gone.flac")
+    (tmp_path / "list.jsonl").write_text('{"audio_filepath": "a.flac"}')
+    for given in ("a.flac", "list.jsonl"):
+        [found] = expand([str(tmp_path / given)])
+        assert isinstance(found, Source)
+        with pytest.raises(AudioError, match=rf": is a link to {tmp_path}/gone.flac, which is not there$") as caught:
+            probe(found)
+        assert caught.value.problem.startswith(NOT_THERE)
 
 
 @pytest.mark.parametrize("folder", ["Show [2024]", "Show [2024] {x}", "a[1]/b[2]"])

@@ -65,6 +65,16 @@ def test_a_folder_in_byte_order_of_its_keys(folder: str) -> None:
     assert ids(f"{folder}/a/") == ["c/x.opus", "z.FLAC"]
 
 
+def test_an_empty_object_that_stands_for_a_folder_is_not_counted(folder: str) -> None:
+    """As consoles of stores make them; listings of some stores leave out the slash."""
+    for name in ("marker", "2026.01"):
+        remote.write_object(f"{folder}/{name}", b"")
+    remote.write_object(f"{folder}/empty.wav", b"")
+    left_out: Counter[str] = Counter()
+    assert [item.id for item in expand([folder], left_out=left_out)][-1] == "empty.wav"
+    assert left_out == {".txt": 1, "no extension (not opened)": 1, ".jsonl": 1}
+
+
 def test_patterns(folder: str) -> None:
     assert ids(f"{folder}/**/*.FLAC") == ["a/z.FLAC"]
     assert ids(f"{folder}/a*/*.[wx]*") == ["a-b/x.wav"]

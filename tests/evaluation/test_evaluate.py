@@ -448,7 +448,7 @@ def test_what_a_user_should_know(tmp_path: Path) -> None:
         0,
         [
             f"fastscribe: {tmp_path}: merged without all results; missing or incomplete shards: 0, 2",
-            "fastscribe: 2 older results of recordings that come again are not counted; to compare two runs use --against",
+            "fastscribe: 2 rows left out of recordings that come again: the last one counts; to compare two runs use --against",
         ],
     )
     quiet = fastscribe("evaluate", tmp_path, other, "--diff", 1, "-q")
