@@ -70,7 +70,7 @@ JsonFile = Annotated[
 def result(name: str, device: torch.device, case_keys: Sequence[str], path: Path | None) -> Iterator[dict[str, Any]]:
     """Collect settings and "rows" in the mapping, and leave them as a document when the block ends.
 
-    Doubts of the figures (of_load, of_spread) are printed, and stored as "doubts". The fast paths that were refused,
+    Doubts of the figures (those of the block, of_load, of_spread) are printed, and stored as "doubts". The fast paths that were refused,
     which the block stores as "refused", are printed too.
 
     If the block is interrupted or fails, the rows so far are left with "complete": false. If no row was measured, nothing
@@ -85,7 +85,7 @@ def result(name: str, device: torch.device, case_keys: Sequence[str], path: Path
         if _any_measured(found["rows"]):
             _leave_unfinished(name, device, found, case_keys, path)
         raise
-    if doubts := [*of_load(share), *of_spread(found["rows"], case_keys)]:
+    if doubts := [*found.get("doubts", ()), *of_load(share), *of_spread(found["rows"], case_keys)]:
         found["doubts"] = doubts
     for line in [*doubts, *(f"without {path}: {reason}" for path, reason in found.get("refused", {}).items())]:
         say(line)

@@ -107,19 +107,14 @@ def about(transcriber: Transcriber) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Recordings:
-    """`inputs` as the user would name them, of which the first count. `once` are the same without copies: from memory they
-    are gone through `copies` times, while from files each copy is a file."""
+    """`inputs` as Transcriber.transcribe() takes them. `once` are the same without copies: from memory they are gone through
+    `copies` times, while from files each copy is a file."""
 
-    inputs: tuple[str, ...]
-    clips: int | None = None  # number of different recordings; None: all
-    once: tuple[str, ...] = ()
+    inputs: Sequence[Any]
+    clips: int | None = None  # number of different recordings; None: all that were given
+    once: Sequence[Any] = ()
     copies: int = 1
     rtfx: float | None = None  # as guessed, where that decided how many there are
-
-    @property
-    def most(self) -> int | None:
-        """Number of recordings to take from `inputs`; None: all."""
-        return None if self.clips is None else self.clips * self.copies
 
 
 def guessed_rtfx(transcriber: Transcriber) -> float:
@@ -214,7 +209,7 @@ class Measurement:
         """Within this budget, which is also the one of later runs."""
         self.transcriber._options = replace(self.transcriber._options, batch_frames=frames)
         once = self.recordings.once or self.recordings.inputs
-        return throughput_passes.read_batches(self.transcriber, once, self.recordings.clips)
+        return throughput_passes.read_batches(self.transcriber, once)
 
     def rows(self, ceilings: Sequence[tuple[int | Literal["auto"], Roofline]], passes: int, out: Path) -> Iterator[Row]:
         """A row a budget, with its ceiling; what does not fit in memory is a row with its error."""
@@ -247,8 +242,8 @@ class Measurement:
         folder = out / f"run{len(list(out.iterdir()))}"
         reset_peak(self.subject.device)
         with self.subject.from_files(transcriber) as of_command:
-            device, most = self.subject.device, recordings.most
-            files = throughput_passes.from_files(of_command, recordings.inputs, folder, passes, most, device=device)
+            device = self.subject.device
+            files = throughput_passes.from_files(of_command, recordings.inputs, folder, passes, device=device)
         shutil.rmtree(folder, ignore_errors=True)
         return _speeds(memory, files) | {
             "ceiling_rtfx": ceiling.ceiling_rtfx,

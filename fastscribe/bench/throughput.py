@@ -104,26 +104,42 @@ def _measure(chosen: Subject, settings: Settings, folder: Path, found: dict[str,
         for row in _priced(measured, transcriber, settings.price_per_hour):
             rows.append(row)
             show(_line(row))
+        if doubts := list(_of_equal_batches(rows)):
+            found["doubts"] = [*found.get("doubts", ()), *doubts]
         del transcriber, measurement
         release(chosen.device)
 
 
-def _recordings(transcriber: Transcriber, settings: Settings, folder: Path) -> Recordings:
-    if settings.clips is not None:
-        return (
-            speed.Recordings(settings.inputs, settings.clips)
-            if settings.inputs
-            else speed.make_recordings(folder, settings.clips)
+def _of_equal_batches(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield a line if several budgets make the same batches of these recordings."""
+    by_batches: dict[tuple[Any, ...], list[str]] = {}
+    for row in (one for one in rows if "error" not in one and one["dtype"] == rows[-1]["dtype"]):
+        batches = tuple(row[name] for name in ("batches", "rows_of_largest_batch", "padding_share"))
+        by_batches.setdefault(batches, []).append(str(row["batch_frames"]))
+    for budgets in (one for one in by_batches.values() if len(one) > 1):
+        yield (
+            f"{rows[-1]['dtype']}: budgets of {', '.join(budgets)} frames make the same batches, so what differs between them "
+            "is chance: take more recordings (--clips)"
         )
+
+
+def _recordings(transcriber: Transcriber, settings: Settings, folder: Path) -> Recordings:
+    inputs, clips = settings.inputs, settings.clips
+    if clips is not None:
+        if not inputs:
+            return speed.make_recordings(folder, clips)
+        return speed.Recordings(throughput_passes.spread_over(inputs, clips), clips)
     rtfx = speed.guessed_rtfx(transcriber)
     seconds, fewest = (_QUICK_SECONDS, speed.QUICK_FEWEST) if settings.quick else (_SECONDS, speed.FEWEST)
     amount = speed.amount(rtfx, seconds, settings.all_passes, fewest)
-    if not settings.inputs:
+    if not inputs:
         return speed.make_recordings(folder, amount, rtfx)
-    clips = throughput_passes.first_of(transcriber, settings.inputs, amount * speed.MEAN_S)
-    if clips is not None:
-        say(f"the first {clips} of these recordings are taken, which hold enough; --clips takes another number")
-    return speed.Recordings(settings.inputs, clips, rtfx=rtfx)
+    clips = throughput_passes.with_audio(transcriber, inputs, amount, amount * speed.MEAN_S)
+    taken = throughput_passes.spread_over(inputs, clips)
+    if len(taken) < clips:
+        return speed.Recordings(inputs, rtfx=rtfx)
+    say(f"{clips} of these recordings are taken, spread over all, which hold enough; --clips takes another number")
+    return speed.Recordings(taken, clips, rtfx=rtfx)
 
 
 def _about(measurement: Measurement, chosen: Subject, passes: int) -> Iterator[str]:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastscribe.audio.inputs import expand
 from fastscribe.bench.machine import gpu_samples
 from fastscribe.config import OutputStyle
 from fastscribe.cuda.device import host_array
@@ -26,7 +27,8 @@ from fastscribe.pipeline import batching
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.interfaces import IDLE
 from fastscribe.pipeline.stats import Stopwatch
-from fastscribe.results.interfaces import Ledger, OutputRun
+from fastscribe.pipeline.windows import duration_s
+from fastscribe.results.interfaces import OutputRun
 from fastscribe.results.output import open_journaled
 from fastscribe.text.transcript import assemble
 from fastscribe.transcriber import Transcriber, run_stats
@@ -89,12 +91,10 @@ def from_batches(transcriber: Transcriber, batches: list[Batch], passes: int, re
     return summary(found) | samples | padding(batches) | counts
 
 
-def read_batches(
-    transcriber: Transcriber, inputs: Sequence[str], most: int | None = None
-) -> tuple[list[Batch], list[Failure]]:
-    """What inputs hold (the first `most` recordings of them), read, cut and planned as a run does it, and what failed."""
+def read_batches(transcriber: Transcriber, inputs: Sequence[Any]) -> tuple[list[Batch], list[Failure]]:
+    """What inputs hold, read, cut and planned as a run does it, and what failed."""
     with closing(transcriber._new_run()) as run:
-        windows = run.windows(inputs, First(most))
+        windows = run.windows(inputs, None)
         prepared = [item for window in windows if window is not IDLE for item in window]
         failures = [item for item in prepared if isinstance(item, Failure)]
         utterances = [utterance for item in prepared if not isinstance(item, Failure) for utterance in item]
@@ -106,37 +106,19 @@ def read_batches(
     return batches, failures
 
 
-def first_of(transcriber: Transcriber, inputs: Sequence[str], audio_s: float) -> int | None:
-    """Number of recordings, from the first on, that together hold `audio_s`; None if all of them do not hold more."""
-    lengths_s: dict[int, float] = {}  # of recordings behind one that is slow
-    index, found_s = 0, 0.0
+def spread_over(inputs: Sequence[str], count: int) -> list[Source | Failure]:
+    """Return `count` recordings that are spread over those of the inputs, or all if there are no more."""
+    num_all = sum(1 for _ in expand(inputs))
+    return [found for number, found in enumerate(expand(inputs)) if number * count % num_all < count]
+
+
+def with_audio(transcriber: Transcriber, inputs: Sequence[str], count: int, audio_s: float) -> int:
+    """Return the number of recordings that together hold about `audio_s`, by the lengths of `count` of them."""
+    looked_at: Sequence[Any] = spread_over(inputs, count)
     with closing(transcriber._new_run()) as run:
-        for item in (item for window in run.windows(inputs, None) if window is not IDLE for item in window):
-            if isinstance(item, Failure):
-                lengths_s[item.index] = 0.0
-            else:
-                lengths_s[item[0].audio.index] = sum(utterance.duration_s for utterance in item)
-            while index in lengths_s:
-                if found_s >= audio_s:
-                    return index
-                found_s += lengths_s.pop(index)
-                index += 1
-    return None
-
-
-class First(Ledger):
-    """A Ledger that leaves out all but the first `most` inputs of a run, and those that another ledger leaves out."""
-
-    def __init__(self, most: int | None, others: Ledger | None = None) -> None:
-        super().__init__()
-        self._most = math.inf if most is None else most
-        self._others = Ledger() if others is None else others
-
-    def expect(self, source: Source | Failure) -> bool:
-        return source.index < self._most and self._others.expect(source)
-
-    def skip(self, source: Source | Failure) -> bool:
-        return self._others.skip(source)
+        windows = run.windows(looked_at, None)
+        found_s = sum(duration_s(item) for window in windows if window is not IDLE for item in window)
+    return math.ceil(audio_s * len(looked_at) / found_s) if found_s else count
 
 
 def padding(batches: Sequence[Batch]) -> dict[str, Any]:
@@ -167,34 +149,31 @@ def summary(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def from_files(
     transcriber: Transcriber,
-    inputs: Sequence[str | Path],
+    inputs: Sequence[Any],
     out: Path,
     passes: int,
-    most: int | None = None,
     device: torch.device | None = None,
 ) -> dict[str, Any]:
-    """The median of `passes` over the first `most` recordings of anything that can be transcribed, after one that does not
-    count and leaves the files' pages warm.
+    """The median of `passes` over anything that can be transcribed, after one that does not count and leaves the files' pages
+    warm.
 
     What fails is counted and costs its time. `device` is the transcriber's, if that has processes. `load_s`, `first_batch_s`
     and `total_s` are those of loading and of the first run, which nothing has warmed.
     """
-    warm_up = _to_jsonl(transcriber, inputs, out / "warm_up", most)
+    warm_up = _to_jsonl(transcriber, inputs, out / "warm_up")
     device = transcriber._recognizer.device if device is None else device
     with gpu_samples(device) as samples:
-        found = [_to_jsonl(transcriber, inputs, out / f"pass{i}", most) for i in range(passes)]
+        found = [_to_jsonl(transcriber, inputs, out / f"pass{i}") for i in range(passes)]
     start = {"load_s": warm_up["load_s"]}
     start |= {key: warm_up["load_s"] + (warm_up[key] or 0.0) for key in ("first_batch_s", "total_s")}
     last = {key: found[-1][key] for key in ("files", "failed", "padding_share", "peak_bytes")}
     return summary(found) | samples | start | last
 
 
-def _to_jsonl(transcriber: Transcriber, inputs: Sequence[str | Path], folder: Path, most: int | None) -> dict[str, Any]:
+def _to_jsonl(transcriber: Transcriber, inputs: Sequence[Any], folder: Path) -> dict[str, Any]:
     start = transcriber.started_at = perf_counter()
     with open_journaled(folder, OutputRun(OutputStyle(), {}, overwrite=True)) as output:
-        for result in transcriber.results(
-            [str(path) for path in inputs], style=OutputStyle(), ledger=First(most, output.ledger)
-        ):
+        for result in transcriber.results(inputs, style=OutputStyle(), ledger=output.ledger):
             with transcriber.progress.stopwatch.time("write"):
                 output.write(result)
     return run_stats(transcriber, perf_counter() - start, None).to_json()

@@ -44,6 +44,7 @@ class Listing:
         left_out: As for expand().
         repeats: As for expand().
         number: The number of recordings, of long lists about; None: not all are listed yet, and they are not all in lists.
+        is_about: The number is an estimate.
     """
 
     def __init__(self, inputs: Sequence[str]) -> None:
@@ -54,6 +55,7 @@ class Listing:
         self.left_out: Counter[str] = Counter()
         self.repeats = Repeats()
         self.number: int | None = None
+        self.is_about = False
         # It has no limit of its own, and costs a twentieth of a queue that has one.
         self._found: SimpleQueue[Source | Failure | _End] = SimpleQueue()
         self._held: deque[Source | Failure] = deque()  # which ahead() took from the queue
@@ -132,12 +134,12 @@ class Listing:
                 number += 1
                 queue.put(found)
                 if number == _MAX_AHEAD:  # from here on the listing may wait for the run
-                    self.number = _estimated_number(self._inputs)
+                    self.number, self.is_about = _estimated_number(self._inputs), True
                 while queue.qsize() > _MAX_AHEAD and queue is self._found:
                     time.sleep(_PAUSE_S)
                 if queue is not self._found:  # the listing has begun again
                     return
-            self.number = number
+            self.number, self.is_about = number, False
             queue.put(_End())
         except BaseException as error:  # raised in the thread that iterates
             queue.put(_End(error))

@@ -190,6 +190,11 @@ class ProgressBar:
         number = None if self._listing is None else self._listing.number
         return None if number is None else number // self._num_shards
 
+    @property
+    def is_about(self) -> bool:
+        """True if num_inputs is an estimate."""
+        return self._num_shards > 1 or (self._listing is not None and self._listing.is_about)
+
     def say(self, message: str) -> None:
         """Print a line, above the bar if there is one."""
         say(message, self._live)

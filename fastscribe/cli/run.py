@@ -105,7 +105,9 @@ def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -
         bar.watch(lambda: transcriber.progress)  # which each run replaces
         with open_run_output(job, transcriber, bar.say, opened) as output:
             journaled = None if job.output.is_stdout else cast("JournaledOutput", output)
-            WHEN_STOPPED.append(lambda: stopped_hint(job, transcriber.progress, journaled, bar.num_inputs))
+            WHEN_STOPPED.append(
+                lambda: stopped_hint(job, transcriber.progress, journaled, bar.num_inputs, bar.is_about)
+            )
             if event_log is not None:
                 event_log.counts = lambda: counts_of(transcriber.progress, journaled)
             with ExitStack() as during:

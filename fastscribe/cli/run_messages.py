@@ -101,7 +101,13 @@ def counts_of(progress: Progress, output: JournaledOutput | None) -> dict[str, i
     return {"files": files, "failed": min(progress.failed, files), "skipped": skipped}
 
 
-def stopped_hint(job: TranscribeJob, progress: Progress, output: JournaledOutput | None, num_inputs: int | None) -> str:
+def stopped_hint(
+    job: TranscribeJob,
+    progress: Progress,
+    output: JournaledOutput | None,
+    num_inputs: int | None,
+    is_about: bool = False,
+) -> str:
     """Return what a run that a signal ends has done, and how it goes on.
 
     Args:
@@ -109,10 +115,11 @@ def stopped_hint(job: TranscribeJob, progress: Progress, output: JournaledOutput
         progress: The run's counts.
         output: The folder or store; None: the results go to stdout.
         num_inputs: The number of its inputs; None: unknown so far.
+        is_about: This number is an estimate.
     """
     counts = counts_of(progress, output)
     done = counts["files"] + counts["skipped"]
-    of = "" if num_inputs is None else f" of {max(done, num_inputs):,}"
+    of = "" if num_inputs is None else f" of {'about ' if is_about else ''}{max(done, num_inputs):,}"
     if output is None:
         return f"{done:,}{of} files are done; with --output-dir the same command goes on where it stopped"
     again = "without --overwrite the command" if job.output.overwrite else "the same command"

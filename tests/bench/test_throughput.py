@@ -75,12 +75,15 @@ def test_batches_read_from_files_are_those_of_a_run(tmp_path: Path) -> None:
     assert lengths == [6400, 16000, 32000, 48000]
 
 
-def test_only_the_first_recordings_count(tmp_path: Path) -> None:
-    paths = recordings(tmp_path, [1.0, 3.0, 2.0])
-    batches, _ = throughput_passes.read_batches(transcriber(), [str(tmp_path)], most=2)
-    assert sorted(one.audio.path for batch in batches for one in batch.utterances) == [str(path) for path in paths[:2]]
-    row = throughput_passes.from_files(transcriber(), [str(tmp_path)], tmp_path / "out", passes=1, most=2)
-    assert (row["files"], row["failed"], row["audio_s"]) == (2, 0, pytest.approx(4.0))
+def test_recordings_are_spread_over_the_inputs(tmp_path: Path) -> None:
+    paths = recordings(tmp_path, [1.0, 3.0, 2.0, 1.0, 2.0])
+    taken = throughput_passes.spread_over([str(tmp_path)], 2)
+    assert [one.path for one in taken] == [str(paths[0]), str(paths[3])]
+    assert [len(throughput_passes.spread_over([str(tmp_path)], count)) for count in (1, 3, 5, 9)] == [1, 3, 5, 5]
+    batches, _ = throughput_passes.read_batches(transcriber(), taken)
+    assert sorted(one.audio.path for batch in batches for one in batch.utterances) == [one.path for one in taken]
+    row = throughput_passes.from_files(transcriber(), taken, tmp_path / "out", passes=1)
+    assert (row["files"], row["failed"], row["audio_s"]) == (2, 0, pytest.approx(2.0))
 
 
 def test_rows_cover_all_audio_for_each_budget(tmp_path: Path) -> None:
@@ -181,7 +184,7 @@ def test_a_quick_measurement_of_a_slow_model_takes_two_recordings() -> None:
 def test_copies_are_names_of_the_same_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speed, "_MAX_RECORDINGS", 3)
     made = speed.make_recordings(tmp_path, 6, rtfx=1.0)
-    assert (made.clips, made.copies, made.most) == (3, 2, 6)
+    assert (made.clips, made.copies) == (3, 2)
     once, copies = (sorted(Path(folder).iterdir()) for (folder,) in (made.once, made.inputs))
     assert len(once) == 3 and len(copies) == 6
     assert {path.stat().st_ino for path in once} == {path.stat().st_ino for path in copies}
@@ -208,13 +211,13 @@ def test_guess_ignores_the_first_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert counts == [2, 2, 4, 4]
 
 
-@pytest.mark.parametrize(("audio_s", "most"), [(0.5, 1), (1.0, 1), (1.1, 3), (3.0, 3), (3.1, None), (100.0, None)])
-def test_first_recordings_with_enough_audio(tmp_path: Path, audio_s: float, most: int | None) -> None:
+@pytest.mark.parametrize(("audio_s", "count", "found"), [(0.5, 2, 1), (3.0, 2, 2), (100.0, 4, 80), (9.0, 1, 9)])
+def test_number_of_recordings_with_enough_audio(tmp_path: Path, audio_s: float, count: int, found: int) -> None:
     """A recording that cannot be read counts as one without audio."""
     first, *_ = recordings(tmp_path, [1.0, 2.0, 2.0])
     (tmp_path / "00000a.flac").write_bytes(b"no audio")
     assert sorted(tmp_path.iterdir())[:2] == [first, tmp_path / "00000a.flac"]
-    assert throughput_passes.first_of(transcriber(), [str(tmp_path)], audio_s) == most
+    assert throughput_passes.with_audio(transcriber(), [str(tmp_path)], count, audio_s) == found
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process can be reset on Linux alone")
@@ -282,6 +285,14 @@ def test_users_recordings_and_trained_model(capsys, few_bytes: None, monkeypatch
     assert found["audio"] == "given" and found["model"] == "tdt_demo"
     assert row["usd_per_hour"] is None or row["price_source"]
     assert "beam" not in found
+
+
+def test_budgets_that_make_the_same_batches_are_named(capsys, tmp_path: Path, few_bytes: None) -> None:
+    recordings(tmp_path / "audio", [1.0, 2.0])
+    budgets = ("--batch-frames", "2000,8000,13", "--passes", "1", "--clips", "2", "--device", "cpu")
+    found, said = run(capsys, tmp_path / "audio", "--model", DEMO, "--dtype", "fp32", *budgets)
+    [line] = [one for one in found["doubts"] if "same batches" in one]
+    assert line.startswith("fp32: budgets of 2000, 8000 frames make the same batches") and line in said
 
 
 def test_a_beam_of_the_model_is_reported(capsys, few_bytes: None) -> None:
@@ -353,10 +364,10 @@ def test_number_of_recordings_is_limited_by_time(
     arguments = ("--model", DEMO, "--quick", "--passes", "1", "--device", "cpu")
     found, said = run(capsys, tmp_path / "audio", *arguments)
     assert found["rows"][0]["files"] == found["clips"] == 4
-    assert "the first 4 of these" in said and "--clips" in said
+    assert "4 of these recordings are taken, spread over all" in said and "--clips" in said
     assert "4 passes over that, warm-ups included, take about 2 s" in said  # 4 s of audio at 10 times
     found, said = run(capsys, tmp_path / "audio", *arguments, "--clips", "5")
-    assert found["rows"][0]["files"] == 5 and "the first" not in said
+    assert found["rows"][0]["files"] == 5 and "are taken" not in said
 
 
 def test_failed_recordings_are_reported_and_skipped(

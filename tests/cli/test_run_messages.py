@@ -54,6 +54,7 @@ def test_a_stopped_run_says_how_it_goes_on(output: dict[str, bool], said: str) -
     folder = None if output["is_stdout"] else output_with(num_durable=12, num_done=0)
     begun = Progress(files=12, skipped=1000, planned_files=20)
     assert stopped_hint(job, begun, folder, 4000) == f"1,012 of 4,000 files are done{said}"
+    assert stopped_hint(job, begun, folder, 4000, is_about=True) == f"1,012 of about 4,000 files are done{said}"
     assert stopped_hint(job, Progress(files=12, planned_files=20), folder, None).startswith("12 files are done")
     hint = "; --window 1 finishes each long recording before the next"
     empty = None if folder is None else output_with(num_durable=0, num_done=0)
