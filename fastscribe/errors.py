@@ -59,7 +59,9 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
-    return isinstance(error, (RuntimeError, ImportError)) and any(words in str(error).lower() for words in _OUT_OF_MEMORY)
+    return isinstance(error, (RuntimeError, ImportError)) and any(
+        words in str(error).lower() for words in _OUT_OF_MEMORY
+    )
 
 
 class FastscribeError(ValueError):

@@ -80,6 +80,8 @@ def hint(path: str) -> str:
     """Return what may be wrong with a path that names nothing; "": nothing that its text shows."""
     if os.path.islink(path):
         return f": is a link to {printable(os.readlink(path))}, which is not there"
+    if "=" in path and os.path.exists(path.partition("=")[2]):  # Hydra's form
+        return f"; an input is given without a name: {path.partition('=')[2]}"
     if _RANGE.search(path):
         return f"; ranges are not expanded, but a pattern is: {shlex.quote(_RANGE.sub('*', path))}"
     if "\\" in path and os.sep == "/":

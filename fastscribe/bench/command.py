@@ -58,7 +58,11 @@ def bench(
     ] = None,
     clips: Annotated[
         int | None,
-        option("--clips", min=1, help="Number of recordings, spread over those given. Default: as many as take a minute or two."),
+        option(
+            "--clips",
+            min=1,
+            help="Number of recordings, spread over all. Default: as many as take a minute or two.",
+        ),
     ] = None,
     passes: Annotated[
         int | None,

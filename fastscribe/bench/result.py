@@ -70,7 +70,7 @@ JsonFile = Annotated[
 def result(name: str, device: torch.device, case_keys: Sequence[str], path: Path | None) -> Iterator[dict[str, Any]]:
     """Collect settings and "rows" in the mapping, and leave them as a document when the block ends.
 
-    Doubts of the figures (those of the block, of_load, of_spread) are printed, and stored as "doubts". The fast paths that were refused,
+    Doubts (the block's, of_load, of_spread) are printed, and stored as "doubts". The fast paths that were refused,
     which the block stores as "refused", are printed too.
 
     If the block is interrupted or fails, the rows so far are left with "complete": false. If no row was measured, nothing

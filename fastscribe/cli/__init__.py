@@ -1,6 +1,6 @@
 """The command line: parse, call, print. Exit codes: 0 all done, 1 some files failed (for a benchmark: nothing could be
-measured), or a full disk, refused memory, a store out of reach or another run stopped it, 2 wrong usage or unusable model, 130 interrupted, 143
-terminated, 141 stdout closed.
+measured), or a full disk, refused memory, a store out of reach or another run stopped it, 2 wrong usage or unusable model, 130
+interrupted, 143 terminated, 141 stdout closed.
 
 One file per command, which is imported when the command line names it (commands.py).
 """

@@ -306,7 +306,7 @@ class Engine:
             yield from self._run_isolated(batch)
 
     def _lacks_memory(self, batch: Batch, error: Exception) -> bool:
-        """Return True if the machine refuses memory for a row of a usual length: no recording is to blame, and others fail too."""
+        """Return True if the machine refuses memory for a row of a usual length: no recording is to blame."""
         is_usual = batch.lengths_B.max() <= DEFAULT_MAX_UTTERANCE_S * self.recognizer.sample_rate
         return bool(is_usual) and self.device.type == "cpu" and is_out_of_memory(error)
 

@@ -98,6 +98,15 @@ def test_ranges_are_named(tmp_path: Path, name: str) -> None:
     assert only_failure(tmp_path / name).message == said
 
 
+def test_an_input_with_a_name_before_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As NeMo's scripts take it."""
+    monkeypatch.chdir(tmp_path)
+    touch(tmp_path, "man.jsonl", "a=b.wav")
+    said = "no such file or folder; an input is given without a name: man.jsonl"
+    assert only_failure("dataset_manifest=man.jsonl").message == said
+    assert ids("a=b.wav") == ["a=b.wav"] and only_failure("a=c.wav").message == "no such file or folder"
+
+
 @pytest.mark.posix
 def test_a_link_to_nothing_is_named_as_one(tmp_path: Path) -> None:
     (tmp_path / "a.flac").symlink_to(tmp_path / "gone.flac")

@@ -16,7 +16,7 @@ from fastscribe.audio.failures import input_failure
 from fastscribe.config import OutputStyle
 from fastscribe.results.interfaces import OutputRun
 from fastscribe.results.journal import ENTRY, Entry, Journal, Layouts
-from fastscribe.results.journal_ledger import JournalLedger
+from fastscribe.results.journal_ledger import JournalLedger, state_of
 from fastscribe.results.shards import Shard
 from fastscribe.types import Failure, Source
 
@@ -97,12 +97,15 @@ def test_fields_that_do_not_decide_the_text_need_no_decoding(clip: Path, changed
     """None: the input is another one."""
     row = {"audio_filepath": "a.wav", "duration": 3.0, "text": "one", "part": [{"at": 2.0}]}
     previous = after((source(clip, row=row), False))
-    for count in (is_same is False, 0):  # it is done once
-        ledger = JournalLedger(RUN, previous)
-        assert is_done(ledger, source(clip, row=row | changed)) == (is_same is not None)
-        assert ledger.num_renewed == (is_same is False)
-    aligned = JournalLedger(replace(RUN, fingerprint={"--align": True}), previous)
-    assert not aligned.expect(source(clip, row=row)) or not aligned.is_done(source(clip, row=row))
+    ledger = JournalLedger(RUN, previous)
+    assert is_done(ledger, source(clip, row=row | changed)) == (is_same is not None)
+    assert ledger.num_renewed == (is_same is False)
+
+
+def test_a_text_to_align_decides_the_result(clip: Path) -> None:
+    run, row = replace(RUN, fingerprint={"--align": True}), {"audio_filepath": "a.wav", "text": "one"}
+    states = [state_of(source(clip, row={**row, **more}), run)[0] >> 32 for more in ({}, {"text": "two"}, {"id": 1})]
+    assert states[0] != states[1] and states[0] == states[2]
 
 
 def test_a_list_in_place_of_a_manifest_gives_new_fields(clip: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -11,7 +13,7 @@ import pytest
 
 from fastscribe.cli.schema import SchemaName, schema_text
 from fastscribe.pipeline.stats import DeviceShare, RunStats
-from fastscribe.results.formats.writers import to_object
+from fastscribe.results.formats.writers import OWN_KEYS, to_object
 from fastscribe.types import (
     Alternative,
     AudioInfo,
@@ -115,3 +117,9 @@ def test_reports_are_as_the_schema_says() -> None:
     assert written.keys() == definition("run", "report").keys()
     with pytest.raises(AssertionError, match="new"):
         check_schema("report", [written | {"new": 1}])
+
+
+def test_the_page_of_fields_names_those_that_no_result_takes_over() -> None:
+    text = Path("docs/fields.md").read_text(encoding="utf-8")
+    [line] = [line for line in text.splitlines() if "are not taken over" in line]
+    assert set(re.findall(r"`(\w+)`", line)) == OWN_KEYS
