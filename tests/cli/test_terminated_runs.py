@@ -107,7 +107,7 @@ def test_the_last_event_says_why(run: Runs, clips: Path, tmp_path: Path) -> None
     told = [json.loads(line) for line in events.read_text().splitlines()]
     check_schema("event", told)
     counts = {"files": told[-1]["files"], "failed": 0, "skipped": 0}
-    last = {"event": "stopped", "time": told[-1]["time"], "message": "terminated", **counts}
+    last = {"event": "stopped", "time": told[-1]["time"], "exit_code": 143, "message": "terminated", **counts}
     assert told[-1] == last and counts["files"] < 21
     assert all(before["time"] <= after["time"] for before, after in pairwise(told))
 
@@ -137,6 +137,21 @@ Transcriber.load = interrupted
 """
     assert run(given(clips, tmp_path / "out"), loading) == 143
     assert run.said().count("\n") == 1 and "terminated" in run.said() and not (tmp_path / "out").exists()
+
+
+def test_a_run_that_is_ended_at_once_writes_its_last_event(run: Runs, clips: Path, tmp_path: Path) -> None:
+    """An import takes longer than a signal waits."""
+    importing = """
+from fastscribe.transcriber import Transcriber
+def imported(*given, **named):
+    exec("import os, signal, time; os.kill(os.getpid(), signal.SIGTERM); time.sleep(30)")
+Transcriber.load = imported
+"""
+    events = tmp_path / "events.jsonl"
+    assert run(given(clips, tmp_path / "out", "--events", str(events)), importing) == 143
+    told = json.loads(events.read_text())
+    check_schema("event", [told])
+    assert told == {"event": "stopped", "time": told["time"], "exit_code": 143, "message": "terminated"}
 
 
 # --- from bucket to bucket -------------------------------------------------------------------------------------------
