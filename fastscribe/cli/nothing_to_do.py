@@ -128,8 +128,9 @@ def check_moved(
 
 def report_of(output: JournaledOutput, stats: RunStats) -> bytes:
     """Return the content of report.json."""
-    of_all = {"inputs": output.ledger.num_given, "request": output.facts["request"]}
-    return (json.dumps(stats.to_json() | of_all, indent=2) + "\n").encode()
+    ledger = output.ledger
+    inputs = {"inputs": ledger.num_given, "inputs_digest": f"{ledger.ids_digest:016x}"}
+    return (json.dumps(stats.to_json() | inputs | {"request": output.facts["request"]}, indent=2) + "\n").encode()
 
 
 def _stats(output: JournaledOutput, listing: Listing, wall_s: float) -> RunStats:

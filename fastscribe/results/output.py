@@ -376,8 +376,8 @@ class JournaledOutput:
         counts = _counts_in(self._earlier_report)
         if not self._new.files and counts is not None and counts == _counts_in(content):
             kept, report = json.loads(self._earlier_report), json.loads(content)
-            if "inputs" in report:  # of other shards there may be more
-                kept["inputs"] = report["inputs"]
+            # Of other shards there may be more or others.
+            kept |= {name: report[name] for name in ("inputs", "inputs_digest") if name in report}
             self._report = (json.dumps(kept, indent=2) + "\n").encode()
 
     def put_report_back(self) -> None:

@@ -164,7 +164,15 @@ def test_shards_of_different_inputs_are_not_merged_as_complete(clips: Path, tmp_
     assert transcribe(clips, "-o", out, "--shard", "1/2").returncode == 0
     merged = fastscribe("merge", out)
     assert merged.returncode == 1
-    assert "of fewer inputs than others, run them again with the same ones: 0/2" in merged.stderr
+    assert "of fewer or other inputs than others, run them again with the same ones: 0/2\n" in merged.stderr
+    assert transcribe(clips, "-o", out, "--shard", "0/2").returncode == 0
+    assert fastscribe("merge", out).returncode == 0
+    clips.joinpath("other.flac").write_bytes(late.read_bytes())
+    late.unlink()
+    assert transcribe(clips, "-o", out, "--shard", "1/2").returncode == 0
+    merged = fastscribe("merge", out)
+    assert merged.returncode == 1
+    assert "run them again with the same ones: 0/2, 1/2\n" in merged.stderr
     assert transcribe(clips, "-o", out, "--shard", "0/2").returncode == 0
     assert fastscribe("merge", out).returncode == 0
 
