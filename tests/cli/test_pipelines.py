@@ -178,6 +178,16 @@ def test_dry_run(tmp_path: Path) -> None:
     assert rows(before["transcripts.jsonl"].decode())
 
 
+def test_an_empty_list_on_stdin_changes_nothing(tmp_path: Path) -> None:
+    out, given = tmp_path / "out", ("-", "-o", tmp_path / "out")
+    for overwrite in ((), ("--overwrite",)):
+        before = {path.name: path.read_bytes() for path in out.iterdir()} if out.exists() else {}
+        empty = transcribe(*given, *overwrite, stdin="\n")
+        assert (empty.returncode, empty.stderr) == (2, "fastscribe: no input at all: nothing was given to transcribe\n")
+        assert ({path.name: path.read_bytes() for path in out.iterdir()} if out.exists() else {}) == before
+        assert transcribe(*given, stdin=f"{FIRST}\n").returncode == 0
+
+
 BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
 
 
