@@ -120,7 +120,7 @@ class Progress:
         if isinstance(result, Failure):
             self.failed += 1
         else:
-            self.audio_s += round(result.audio.duration_s, 3)  # as its row has it
+            self.audio_s += result.audio.duration_s
             self.gaps += len(result.gaps)
             self.gap_s += sum(gap.end_s - gap.start_s for gap in result.gaps)
             self.wordless += not result.text

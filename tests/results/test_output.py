@@ -21,7 +21,6 @@ from fastscribe._system.text_layout import clean_text
 from fastscribe.audio.failures import to_failure
 from fastscribe.config import OutputStyle
 from fastscribe.errors import AudioError, OutputError, UsageError
-from fastscribe.pipeline.stats import Progress
 from fastscribe.results.interfaces import Moved, OutputRun
 from fastscribe.results.output import JournaledOutput, Totals, open_journaled, read_ledger
 from fastscribe.results.paths import Paths
@@ -275,16 +274,15 @@ def test_totals_are_of_all_runs(place: Place) -> None:
 
 def test_lengths_add_up_to_one_sum_in_each_run(place: Place) -> None:
     """Each counts as its row has it: 0.4 ms more in each of 50 would be 0.02 s."""
-    progress, results = Progress(), [spoken(f"{number}.wav", index=number) for number in range(50)]
+    results = [spoken(f"{number}.wav", index=number) for number in range(50)]
     results = [replace(one, audio=replace(one.audio, num_samples=16_006)) for one in results]
     with place.opened() as output:
         for result in results:
             put(output, result)
-            progress.count(result)
         first = output.totals()
     with place.opened() as output:
         assert not any([put(output, result) for result in results])
-        assert round(first.audio_s, 3) == round(output.totals().audio_s, 3) == round(progress.audio_s, 3) == 50.0
+        assert round(first.audio_s, 3) == round(output.totals().audio_s, 3) == 50.0
 
 
 def test_a_store_out_of_reach_is_tried_again_by_the_next_run(place: Place) -> None:
