@@ -67,7 +67,9 @@ class EventLog:
             from fastscribe.cli import ending_of
 
             code, text = ending_of(error)[0], " ".join(str(error).split())
-            reason = text if isinstance(error, (FastscribeError, OSError)) else f"{type(error).__name__} {text}".rstrip()
+            reason = (
+                text if isinstance(error, (FastscribeError, OSError)) else f"{type(error).__name__} {text}".rstrip()
+            )
             self._stopped(code, signals.ENDINGS.get(code, reason))
         signals.HARD_EXIT_HOOKS.remove(self._end_at_once)
         if self._file is not None:

@@ -371,7 +371,10 @@ def test_names_of_nobody_are_said(folder: Path, tmp_path: Path) -> None:
         (("--speakers", "channels", "--speaker-names", "a,a"), "--speaker-names a,a: names a twice"),
         (("--speakers", "channels", "--speaker-names", "a,"), "a name is empty"),
         (("--speakers", "channels", "--speaker-names", "channel 1=Host"), "in the order of the speakers, without ="),
-        (("--speakers", "channels", "--speaker-names", "channel 1: A, channel 2: B"), "a file with lines LABEL<TAB>NAME"),
+        (
+            ("--speakers", "channels", "--speaker-names", "channel 1: A, channel 2: B"),
+            "a file with lines LABEL<TAB>NAME",
+        ),
         (("--speakers", "channels", "--speaker-names", "channel 2"), "is the name of a channel without one"),
         (("--speakers", "channels", "--speaker-names", __file__), "test_dialogues.py: line 3: not LABEL<TAB>NAME or"),
         (("--speakers", "voices"), "voices: no such file or folder"),
