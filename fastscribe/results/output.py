@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import cached_property
 from itertools import compress, islice
 from pathlib import Path
 from shlex import quote
@@ -339,10 +340,11 @@ class JournaledOutput:
         is_counted: BoolArray = ~self._is_dropped & ~journal.is_replaced & journal.is_live
         return is_counted
 
-    @property
+    @cached_property
     def _is_dropped(self) -> BoolArray:
         """Which failures this run drops, of inputs that it was not given: a wrong path of a list, corrected.
 
+        It is asked once all inputs were given, and reads rows.
         With --retry-failed also those whose recording is gone from the disk. One that is there may be given again.
         """
         journal = self.journal

@@ -281,8 +281,32 @@ def test_lengths_add_up_to_one_sum_in_each_run(place: Place) -> None:
             put(output, result)
         first = output.totals()
     with place.opened() as output:
-        assert not any([put(output, result) for result in results])
+        assert not any(put(output, result) for result in results)
         assert round(first.audio_s, 3) == round(output.totals().audio_s, 3) == 50.0
+
+
+def test_a_failure_that_was_not_given_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone, here = (Failure(str(tmp_path / name), name, "load", "E", "broken") for name in ("gone.wav", "here.wav"))
+    (tmp_path / here.id).touch()
+    run = OutputRun(OutputStyle(), {}, retry_failed=True)
+    with open_journaled(tmp_path / "out", run) as output:
+        for index, failure in enumerate((gone, here)):
+            failure = replace(failure, index=index)
+            assert output.ledger.expect(failure) and not output.ledger.skip(failure)
+            output.write(failure)
+    looked: list[str] = []
+    exists = os.path.lexists
+
+    def look(path: str) -> bool:
+        looked.append(path)
+        return exists(path)
+
+    monkeypatch.setattr(os.path, "lexists", look)
+    with open_journaled(tmp_path / "out", run) as output:
+        looked.clear()
+        assert "1 result is of an input not given this time: here.wav; it failed" in output.not_given_line()
+        assert output.totals().not_given == 1
+    assert looked == [gone.path, here.path]
 
 
 def test_a_store_out_of_reach_is_tried_again_by_the_next_run(place: Place) -> None:

@@ -71,7 +71,8 @@ def test_second_run_does_only_the_rest(clips: Path, tmp_path: Path) -> None:
 
 def test_concurrent_run_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with with_pipes("transcribe", "-", "-m", MODEL, "-o", out, "-q", warm=LIBRARIES_ALONE) as (first, *_):
+    with with_pipes("transcribe", "-", "-m", MODEL, "-o", out, "-q", warm=LIBRARIES_ALONE) as (first, stdin, *_):
+        print(FIRST, file=stdin, flush=True)  # the rest of the list is yet to come
         while not (out / "journal.jsonl").exists():
             assert first.poll() is None
             time.sleep(0.02)
