@@ -110,23 +110,6 @@ def test_shards_together_do_everything_once(clips: Path, tmp_path: Path) -> None
     assert transcribe(FIRST, "-o", tmp_path / "merged", "--overwrite").returncode == 0
 
 
-def test_corrected_list_leaves_no_old_failures(clips: Path, tmp_path: Path) -> None:
-    out, manifest = tmp_path / "out", tmp_path / "list.jsonl"
-    good = [json.dumps({"audio_filepath": str(clips / clip.name)}) for clip in CLIPS[:2]]
-    manifest.write_text("\n".join([good[0], "{not json", good[1].replace(".flac", ".flak")]))
-    assert transcribe(manifest, tmp_path / "gone.wav", "-o", out).returncode == 1
-    assert len(texts(out)) == 4
-    manifest.write_text("\n".join(good))
-    assert transcribe(manifest, "-o", out).returncode == 0
-    assert set(texts(out)) == {clip.name for clip in CLIPS[:2]}
-    assert report(out)["totals"] | {"files": 2, "failed": 0} == report(out)["totals"]
-    other = fastscribe("transcribe", clips / CLIPS[2].name, "-m", MODEL, "-o", out)
-    assert other.returncode == 0
-    assert f"2 results are of inputs not given this time: {clips / CLIPS[0].name}, " in other.stderr  # which are kept
-    assert "--retry-failed" not in other.stderr
-    assert len(texts(out)) == 3
-
-
 def test_a_failure_stays_until_its_recording_is_gone(clips: Path, tmp_path: Path) -> None:
     """A run of other inputs keeps it, and says how it goes; no good result goes."""
     out, broken, other = tmp_path / "out", clips / "broken.wav", clips / CLIPS[2].name
