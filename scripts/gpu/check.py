@@ -195,7 +195,7 @@ def environment(site: Path | None, scratch: Path, document: Document) -> dict[st
 
 
 def unpack(wheels: Sequence[Path], folder: Path) -> str:
-    """Unpack the wheels, which takes 2 s for the 49 where pip takes many more."""
+    """Unpack the wheels, which takes 2 s for the 51 where pip takes many more."""
 
     def one(wheel: Path) -> None:
         with zipfile.ZipFile(wheel) as archive:
