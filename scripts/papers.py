@@ -22,6 +22,7 @@ Document = Mapping[str, Any]
 Cells = dict[str, str]  # of a row, by the heads of their columns
 NOTHING = "not measured"
 Column = str | Callable[["Found"], str]  # a field with its form, as "rtfx:,.0f", or what makes the cell
+Work = tuple[list[Cells], list[tuple[str, list[Cells]]]]  # its rows of the summary, and its tables with their titles
 _GB = 1e9
 _COST = "usd_per_1000000_audio_hours"
 # Of part tenfold, from the oldest to the newest of each side (scripts/gpu/ladder.py), then the CPU's.
@@ -73,27 +74,12 @@ def newest(documents: Sequence[Document], part: str, keys: Sequence[str], **want
 
 
 def page(documents: Sequence[Document], published: Document) -> str:
-    """Return the Markdown of the summary and of a section for each work."""
-    sections = [section(documents, published) for section in SECTIONS]
-    summary = markdown([row for one in sections for row in one.summary])
-    return "\n\n".join([summary, *(one.text() for one in sections)])
-
-
-@dataclass(frozen=True)
-class Section:
-    """A work: its title, claim and conditions, rows for the summary, and tables with titles."""
-
-    title: str
-    claim: str
-    differs: str
-    summary: list[Cells]
-    tables: list[tuple[str, list[Cells]]]
-
-    def text(self) -> str:
-        parts = [f"## {self.title}", self.claim, self.differs]
-        for title, rows in self.tables:
-            parts.append(f"{title}\n\n{markdown(rows)}" if rows else f"{title} {NOTHING.capitalize()}.")
-        return "\n\n".join(parts)
+    """Return the Markdown of the summary and of the tables of each work, each behind its title."""
+    works = [work(documents, published) for work in WORKS]
+    parts = [markdown([row for summary, _ in works for row in summary])]
+    for title, rows in (table for _, tables in works for table in tables):
+        parts.append(f"{title}:\n\n{markdown(rows)}" if rows else f"{title}: {NOTHING}.")
+    return "\n\n".join(parts)
 
 
 def markdown(rows: Sequence[Cells]) -> str:
@@ -132,14 +118,10 @@ def _peak(one: Found) -> str:
     return "does not fit" if one["fits"] is False else _cell(one, _gigabytes("peak_bytes", ".2f"))
 
 
-def _link(url: str) -> str:
-    return f"[source]({url})"
-
-
 # --- the works ------------------------------------------------------------------------------------------------------
 
 
-def tenfold(documents: Sequence[Document], published: Document) -> Section:
+def tenfold(documents: Sequence[Document], published: Document) -> Work:
     about = published["tenfold"]
     rungs = newest(documents, "tenfold", ("shape", "rung"), what="rung")
     rows: list[Cells] = []
@@ -151,16 +133,9 @@ def tenfold(documents: Sequence[Document], published: Document) -> Section:
             rows += _ladder(of_shape)
             cells += [(f"{shape}: {words}", kind) for words in _gains(of_shape)]
     claim = f"up to {about['times']} times as fast; {about['cheaper_than_a_cpu']} times cheaper than a CPU"
-    return Section(
-        "Tenfold acceleration of NeMo's transducers and CTC models",
-        f"The claim ({_link(about['source'])}): weights in bf16 without autocast, label looping, and CUDA graphs with loops"
-        f" inside make NeMo's models up to {about['times']} times as fast, and transcribing {about['cheaper_than_a_cpu']}"
-        " times cheaper than on a CPU.",
-        "What differs: random weights of the published shapes and synthetic audio from memory, mean 7.85 s, on a newer card."
-        " Ways that decode one row at a time run fewer recordings. Ours without any step is greedy decoding of one row at a"
-        " time, of float32 weights under autocast.",
+    return (
         _summary(claim, "NeMo, tenfold", cells),
-        [("The ladder, each way with one change.", rows), *_prices(rungs)],
+        [("NeMo's models tenfold, the ladder, each way with one change", rows), *_prices(rungs)],
     )
 
 
@@ -206,10 +181,10 @@ def _prices(rungs: Sequence[Found]) -> list[tuple[str, list[Cells]]]:
     priced = [one for one in rungs if one["usd_per_hour"] is not None]
     found = dict.fromkeys((one["device_name"], f"{one['usd_per_hour']:g}", one["price"]) for one in priced)
     rows = [dict(zip(("device", "USD an hour", "source"), price, strict=True)) for price in found]
-    return [("Prices.", rows)] if rows else []
+    return [("NeMo's models tenfold, prices", rows)] if rows else []
 
 
-def fp16_loss(documents: Sequence[Document], published: Document) -> Section:
+def fp16_loss(documents: Sequence[Document], published: Document) -> Work:
     keys = ("form", "library", "dtype", "batch_size", "num_labels", "num_tokens")
     cases = newest(documents, "loss", keys, what="loss")
     cases.sort(key=lambda one: (one.card, one["num_tokens"], one["num_labels"], one["batch_size"]))
@@ -238,19 +213,13 @@ def fp16_loss(documents: Sequence[Document], published: Document) -> Section:
             cells.append(
                 (f"{whole / half:.1f} times less; ours {whole / ours:.1f} (batch {size[0]}, {size[1]} labels)", kind)
             )
-    return Section(
-        "The transducer loss in fp16",
-        f"The claim ({_link(published['fp16_loss']['source'])}): a loss that takes logits in fp16"
-        " needs about half of the memory of fp32.",
-        "What differs: 200 frames, joint width 640; `materialised` is the article's form, a joint network whose logits of the"
-        " whole batch exist, and `logits` the loss alone. fastscribe's own form never has all logits. Peaks are torch's"
-        " allocator's, inputs and gradients included.",
+    return (
         _summary("half of fp32's memory", "fp16 loss", cells),
-        [("Peak memory and time, forward and backward.", _table(cases, columns))],
+        [("The loss in fp16, peak memory and time, forward and backward", _table(cases, columns))],
     )
 
 
-def samplewise(documents: Sequence[Document], published: Document) -> Section:
+def samplewise(documents: Sequence[Document], published: Document) -> Work:
     about = published["samplewise"]
     keys = ("form", "dtype", "batch_size", "num_tokens")
     cases = newest(documents, "samplewise", keys, what="samplewise")
@@ -271,13 +240,9 @@ def samplewise(documents: Sequence[Document], published: Document) -> Section:
         if one["form"] == "joint" and one["batch_size"] == about["batch_size"] and one["peak_bytes"]
     ]
     claim = f"{about['bytes'] / _GB:g} GB for a batch of {about['batch_size']:,} and {about['audio_s']} s"
-    return Section(
-        "Sample-wise transducer training",
-        f"The claim ({_link(about['source'])}): loss and gradients sample by sample, {claim}.",
-        "What differs: 500 frames of 80 ms and 150 labels, width 640, TDT with five durations, inputs and logits in 16 bits,"
-        " weights of the joint network in float32.",
+    return (
         _summary(claim, "sample-wise training", cells),
-        [("Peak memory and time, forward and backward.", _table(cases, columns))],
+        [("Sample-wise training, peak memory and time, forward and backward", _table(cases, columns))],
     )
 
 
@@ -306,7 +271,7 @@ _INFERENCE: dict[str, Column] = {
 }
 
 
-def encoder_decoder(documents: Sequence[Document], published: Document) -> Section:
+def encoder_decoder(documents: Sequence[Document], published: Document) -> Work:
     about = published["encoder_decoder"]
     batches = newest(documents, "training_speed", ("shape", "batches"), what="training_batches")
     cells = []
@@ -322,19 +287,14 @@ def encoder_decoder(documents: Sequence[Document], published: Document) -> Secti
     speed = [(f"{one['rtfx_ratio']:.1f} times as fast", one.card) for one in ratios]
     claim = f"batches {about['batch_size_times']} times as large, {about['fewer_gpus_times']} times fewer GPUs"
     inference, models = f"{about['inference_times']} times as fast", "canary-1b-flash over canary-1b"
-    return Section(
-        "Training and inference efficiency of encoder-decoder models",
-        f"The claim ({_link(about['source'])}): {claim}, by buckets of duration and of tokens whose batch sizes are searched; a"
-        f" decoder of 4 layers for one of 24, with a larger encoder, is {inference}.",
-        "What differs: one GPU, random weights, noise of lengths as the Open ASR Leaderboard's, without reading; fewer buckets."
-        " Random batches have as many rows as fit if all are the longest.",
+    return (
         [
             *_summary(claim, "encoder-decoder, training", cells),
             *_summary(inference, f"encoder-decoder, {models}", speed),
         ],
         [
-            ("Training, by how batches are made.", _table(batches, _TRAINING)),
-            ("Inference, full batches from memory.", _table(ratios, _INFERENCE)),
+            ("Encoder-decoder models, training by how batches are made", _table(batches, _TRAINING)),
+            ("Encoder-decoder models, inference, full batches from memory", _table(ratios, _INFERENCE)),
         ],
     )
 
@@ -351,7 +311,7 @@ _LATENCY: dict[str, Column] = {
 }
 
 
-def convolutions(documents: Sequence[Document], published: Document) -> Section:
+def convolutions(documents: Sequence[Document], published: Document) -> Work:
     about = published["convolutions"]
     known = {(one["shape"], one["batch_size"], one["seconds"], one["dtype"]): one for one in about["latencies"]}
     cases = newest(documents, "convolutions", ("shape", "batch_size", "duration_s"), what="latency")
@@ -366,21 +326,19 @@ def convolutions(documents: Sequence[Document], published: Document) -> Section:
             rows += _table([replace(one, row=row)], _LATENCY)
             if (one["batch_size"], one["duration_s"], ours) == (16, 16.7, "bf16") and mean_ms is not None:
                 cells.append((f"{one['shape']}: {latency['average_ms']:.1f} ms against {mean_ms:.1f}", one.card))
-    sources = ", ".join(f"[{shape}]({url})" for shape, url in about["source"].items())
     names = {"model": "shape", "batch": "batch_size", "dtype": "dtype", "NVIDIA": "sequences_per_s:.1f"}
     trained = [Found(one, "", "") for one in about["training"]]
     training = [_cells(one, names | {"fastscribe": lambda _: NOTHING}) for one in trained]
-    return Section(
-        "Jasper and QuartzNet",
-        f"The claim ({sources}): latencies of a batch on {about['hardware']}.",
-        "What differs: the card; bf16 for NVIDIA's fp16; random weights and synthetic audio; from samples on the host to texts,"
-        " where NVIDIA's ends with the model. fastscribe does not train these families, so its rate of training has no cell.",
+    return (
         _summary("a batch of 16 recordings of 16.7 s in fp16", "Jasper, QuartzNet", cells),
-        [("Latency of a batch, ms.", rows), ("Training, sequences a second on one A100.", training)],
+        [
+            ("Jasper and QuartzNet, latency of a batch, ms", rows),
+            ("Jasper and QuartzNet, training, sequences a second on one A100", training),
+        ],
     )
 
 
-SECTIONS: tuple[Callable[[Sequence[Document], Document], Section], ...] = (
+WORKS: tuple[Callable[[Sequence[Document], Document], Work], ...] = (
     tenfold,
     fp16_loss,
     encoder_decoder,
