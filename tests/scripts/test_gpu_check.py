@@ -595,16 +595,19 @@ def test_cards_are_found_without_nvidia_smi(monkeypatch: pytest.MonkeyPatch) -> 
     assert check.card_names() == ["Simulated GPU"] * 2
 
 
-def test_the_plan_is_shown_without_a_gpu(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_plan_is_shown_without_a_gpu(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "STORED", tmp_path)
     stored_result(tmp_path, "files")
     stored_result(tmp_path, "devices")
-    check.main(["--plan", "--card", "H100", "--stored", str(tmp_path), "--minutes", "4"])
+    check.main(["--plan", "--card", "H100", "--minutes", "4"])
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split()[:2] == ["next", "devices"] and lines[1].endswith("always")
     assert lines[2].split()[:2] == ["next", "nemo"] and lines[2].endswith("missing") and lines[-1].startswith("later")
     for name in list(plan.PARTS)[1:]:
         stored_result(tmp_path, name)
-    check.main(["--plan", "--card", "H100", "--stored", str(tmp_path)])
+    check.main(["--plan", "--card", "H100"])
     assert "nothing is wanted" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         check.main(["--plan", "--card", "H100", "--parts", "files"])
