@@ -35,9 +35,8 @@ from fastscribe.checkpoint import native_writer
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.config import ModelConfig
 from fastscribe.decode import ctc, label_looping
-from fastscribe.families.blocks.ctc import CtcHead
 from fastscribe.families.blocks.features import LogMel
-from fastscribe.families.blocks.transducer import Transducer
+from fastscribe.families.blocks.heads import CtcHead, Transducer
 from fastscribe.families.canary.attention_decoder import Attention, AttentionDecoder
 from fastscribe.families.jasper.encoder import JasperEncoder
 from fastscribe.families.model import Model

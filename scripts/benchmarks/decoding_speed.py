@@ -20,7 +20,7 @@ from fastscribe.config import ModelConfig
 from fastscribe.decode import label_looping
 from fastscribe.decode.decoder import Decoder
 from fastscribe.decode.greedy import greedy
-from fastscribe.families.blocks.transducer import Transducer
+from fastscribe.families.blocks.heads import Transducer
 from fastscribe.types import Frames, Hypothesis
 from scripts.random_checkpoint import make_transducer_speak_
 

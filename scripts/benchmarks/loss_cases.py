@@ -26,7 +26,7 @@ from fastscribe.bench.machine import peak_bytes, release, reset_peak, resident_b
 from fastscribe.bench.result import describe_error
 from fastscribe.bench.roofline import wall_ms
 from fastscribe.config import FloatDtypeName, JointConfig
-from fastscribe.families.blocks.transducer import Joint
+from fastscribe.families.blocks.heads import Joint
 from fastscribe.training.loss import TransducerLossConfig, joint_transducer_loss, transducer_loss
 from scripts.benchmarks.loss_memory import LossShape, logits_memory, loss_memory, materialised_memory
 

@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fastscribe.training.split import sentence_key
+from fastscribe.training.example_choice import sentence_key
 from scripts.default_model.joins import write_joins
 from scripts.default_model.sounds import write_sounds
 

@@ -23,7 +23,7 @@ from fastscribe.checkpoint.value import Checkpoint
 from fastscribe.cli import models
 from fastscribe.config import ChunkedAttention, LocalAttention, ModelConfig, PredictorConfig
 from fastscribe.errors import CheckpointError, UsageError
-from fastscribe.families.blocks.transducer import Transducer
+from fastscribe.families.blocks.heads import Transducer
 from fastscribe.text.tokenizer import from_characters, from_huggingface, from_pieces, from_sentencepiece, is_bpe
 from fastscribe.training.bpe import train_vocabulary
 from tests.conftest import MODELS, checkpoint

@@ -13,9 +13,8 @@ import torch
 from fastscribe.checkpoint import native_writer
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.config import Options
-from fastscribe.decode import checked, label_looping
-from fastscribe.decode.checked import NOT_FINITE, checked_frames
-from fastscribe.decode.decoder import ENDLESS, max_labels
+from fastscribe.decode import label_looping
+from fastscribe.decode.decoder import ENDLESS, NOT_FINITE, checked_frames, max_labels, read_checked, submit_checked
 from fastscribe.decode.greedy import greedy
 from fastscribe.errors import CheckpointError, ModelOutputError
 from fastscribe.pipeline.engine import Engine
@@ -97,7 +96,7 @@ def test_check_does_not_sync() -> None:
     features = Features(torch.zeros(2, 4, 16), torch.tensor([16, 8]))
     frames = Frames(torch.zeros(2, 2, 5), torch.tensor([2, 1]))
     with NoHostSync() as seen:
-        packed = checked.submit(Decoder(), checked_frames(frames, features))  # type: ignore[arg-type]
+        packed = submit_checked(Decoder(), checked_frames(frames, features))  # type: ignore[arg-type]
     assert packed.tolist() == [1, 1, 2, 1]
     assert len(seen.names) <= 16
 
@@ -121,7 +120,7 @@ def test_columns_equal_lists(has_flags: bool) -> None:
 
     frames = Frames(torch.zeros(8, 2, 5), torch.ones(8), is_finite_B=flags_B)
     packed = np.array([*(flags_B.tolist() if flags_B is not None else ()), 7], np.int32)
-    found, expected = (checked.read(Decoder(one), packed, frames) for one in (columns, list(columns)))
+    found, expected = (read_checked(Decoder(one), packed, frames) for one in (columns, list(columns)))
     assert isinstance(found, HypothesisColumns) and isinstance(expected, list)
     assert list(found) == expected
     bad = [2, 4, 5, 6, 7] if has_flags else [4, 5]
