@@ -1,7 +1,7 @@
 """The loader: threads read utterances into batches of waveforms while the device is busy.
 
 Decoding and resampling release the interpreter lock, so threads suffice. Work under the lock is kept small, because it
-limits files per second. The caller allocates each batch's memory, so that it can
+limits files per second (scripts/benchmarks/host.py). The caller allocates each batch's memory, so that it can
 be pinned; each thread decodes straight into its rows. batching.py chooses the utterances of a batch; the recognizer computes
 features. A file that cannot be read is left out of its batch and reported as a Failure beside it. An utterance of digital
 silence is left out too, with an empty result: no model is given it, because many write words where there is nothing to hear.
