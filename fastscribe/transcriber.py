@@ -22,8 +22,7 @@ from fastscribe.errors import DeviceFailed, UsageError
 from fastscribe.fast_paths import RefusedPaths
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.executor import Executor
-from fastscribe.pipeline.interfaces import Additions, ModelFacts
-from fastscribe.pipeline.language_lock import LanguageLock, lock_of
+from fastscribe.pipeline.interfaces import Additions, LanguageLock, ModelFacts, lock_of
 from fastscribe.pipeline.run import Run
 from fastscribe.pipeline.stats import DeviceShare, Progress, RunStats, Watcher
 from fastscribe.types import Failure, Transcript

@@ -35,9 +35,8 @@ from fastscribe.checkpoint import native_writer
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.config import ModelConfig
 from fastscribe.decode import ctc, label_looping
-from fastscribe.families.blocks.ctc import CtcHead
 from fastscribe.families.blocks.features import LogMel
-from fastscribe.families.blocks.transducer import Transducer
+from fastscribe.families.blocks.heads import CtcHead, Transducer
 from fastscribe.families.canary.attention_decoder import Attention, AttentionDecoder
 from fastscribe.families.jasper.encoder import JasperEncoder
 from fastscribe.families.model import Model
@@ -371,13 +370,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("shape", choices=SHAPES)
     parser.add_argument("folder", type=Path, help="must not exist")
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu", help="where the weights are drawn: another one draws other numbers")
     parser.add_argument("--sentencepiece", action="store_true", help="a vocabulary of the kind that NeMo needs")
     given = parser.parse_args()
     if given.folder.exists():
         parser.error(f"{given.folder} exists")
-    made = random_checkpoint(given.shape, given.seed, given.device)
+    made = random_checkpoint(given.shape, device=given.device)
     if given.sentencepiece:
         made = with_sentencepiece(made)
     native_writer.write(made, given.folder, torch.bfloat16)

@@ -154,8 +154,7 @@ if sys.argv[1] == "without":
         delattr(torch, f"_foreach_{name}")
     del torch._scaled_mm, torch._C._nn.mkldnn_reorder_conv2d_weight
 from fastscribe.cuda import graph_capture
-from fastscribe.families.blocks import transducer
-from fastscribe.families.blocks import dot_product_attention, fp8, int8, packed, time_conv
+from fastscribe.families.blocks import dot_product_attention, forms, fp8, heads, int8, time_conv
 from fastscribe.checkpoint import weight_writers
 from fastscribe.training import weights
 from types import SimpleNamespace
@@ -171,7 +170,7 @@ weights._each("div_", tensors, 2.0)
 print([one.tolist() for one in tensors])
 
 fp8.fp8_hardware_problem, fp8.scaled_product = (lambda device: None), fp8._scaled_product
-print("_scaled_mm" in str(fp8.fp8_problem(torch.device("cpu"))), packed.can_pack(torch.float32),
+print("_scaled_mm" in str(fp8.fp8_problem(torch.device("cpu"))), forms.can_pack(torch.float32),
       time_conv._can_pack(torch.float32), int8.int8_problem() is None, file=sys.stderr)
 
 class OnGpu(torch.Tensor):
@@ -179,7 +178,7 @@ class OnGpu(torch.Tensor):
 
 torch.manual_seed(0)
 gates, recurrent, cell = (torch.randn(2, 12).as_subclass(OnGpu), torch.randn(2, 12), torch.randn(2, 3))
-print(sum(transducer._cell(gates, recurrent, cell)).as_subclass(torch.Tensor).tolist())
+print(sum(heads._cell(gates, recurrent, cell)).as_subclass(torch.Tensor).tolist())
 query, key, value = (torch.randn(1, 2, 5, 8).as_subclass(OnGpu) for _ in range(3))
 found = dot_product_attention.attend(query, key, value, torch.zeros(1, 1, 1, 5).as_subclass(OnGpu))
 print(found.as_subclass(torch.Tensor).flatten()[:4].tolist())

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fastscribe import Options, UsageError, rooms
-from fastscribe.side_models import SIDE_MODELS
+from fastscribe.rooms import SIDE_MODELS
 
 
 def test_options_with_paths_are_found_by_what_they_name() -> None:

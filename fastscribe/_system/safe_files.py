@@ -1,7 +1,7 @@
 """Write files: atomically, durably, and never through a link or over a file that is not ours.
 
 A file is first written under a hidden temporary name, synced, and renamed, so that after a crash or a power cut its name
-has the old content or the new, never half of it. _system/safe_open.py reads. The order in which file systems make
+has the old content or the new, never half of it. _system/file_kinds.py reads. The order in which file systems make
 operations durable: T. S. Pillai et al., "All File Systems Are Not Created Equal", OSDI 2014.
 """
 

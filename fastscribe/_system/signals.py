@@ -1,4 +1,5 @@
-"""Ctrl-C and SIGTERM end a command in order, at any point, with exit code 130 or 143.
+"""The end of a process from outside: Ctrl-C and SIGTERM end a command in order, at any point, with exit code 130 or 143, and a
+process that another one started ends with it, however that ended.
 
 Python raises a signal as an exception in the main thread, and some code loses exceptions. Native code that imports a module
 takes any exception for a missing module and goes on without it, for example torch without numpy. The interpreter remembers
@@ -11,15 +12,18 @@ into an error of its own, for example safetensors into an unreadable file.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import faulthandler
 import math
 import os
+import select
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
-from threading import Event
+from threading import Event, Thread
 from time import monotonic
 from types import CodeType, FrameType
 from typing import Any, NoReturn
@@ -35,6 +39,8 @@ HARD_EXIT_HOOKS: list[Callable[[int], object]] = []
 # Set once native threads run that take Python's lock and that nothing can stop: see exit_without_finalisation().
 HAS_NATIVE_THREADS = Event()
 _IMPORTS, _EXECUTED_TEXT = "<frozen importlib", "<string>"  # file names of code objects
+_PARENT_S = 1.0  # between two looks at the parent
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class Terminated(BaseException):
@@ -196,3 +202,32 @@ def _run_hooks(exit_code: int) -> None:
     while HARD_EXIT_HOOKS:
         with suppress(OSError):
             HARD_EXIT_HOOKS.pop(0)(exit_code)
+
+
+def end_with_parent() -> None:
+    """End this process when its parent ends. Call this first; stdin is a pipe of the parent.
+
+    Linux ends it even in a call that keeps Python's lock. It does so when the thread ends that started this process.
+    """
+    if os.name == "nt":  # the end of the pipe has to do
+        return
+    parent = os.getppid()
+    if not _is_ended_by_kernel():
+        Thread(target=_watch_parent, args=(parent,), name="parent", daemon=True).start()
+    pipe = select.poll()
+    pipe.register(0, 0)
+    if pipe.poll(0):  # its other end is closed: the parent has ended before the kernel knew
+        os._exit(0)
+
+
+def _is_ended_by_kernel() -> bool:
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):  # a C library without it
+            return bool(ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) == 0)
+    return False
+
+
+def _watch_parent(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_PARENT_S)
+    os._exit(0)

@@ -1,4 +1,4 @@
-"""Lay text out for printing: characters to remove, widths, and where a word may be split. Pure.
+"""Lay text out for printing: characters to remove, widths, where a word may be split and texts are joined by a space. Pure.
 
 Widths are columns of a fixed-width font, which subtitles count in.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 SENTENCE_MARKS = frozenset(".?!…。．！？｡؟۔।")
@@ -177,3 +177,19 @@ def boundaries(text: str) -> list[int]:
 def is_inseparable(before: str, after: str) -> bool:
     """Return True for two characters of one syllable that no line break may part, besides marks (category M)."""
     return _INSEPARABLE.fullmatch(before + after) is not None
+
+
+def join_texts(texts: Iterable[str]) -> str:
+    """Join texts with spaces, but without one between two characters of a script that has none."""
+    parts: list[str] = []
+    for text in filter(None, texts):
+        if parts:
+            parts.append("" if _has_no_spaces(parts[-1][-1]) and _has_no_spaces(text[0]) else " ")
+        parts.append(text)
+    return "".join(parts)
+
+
+def _has_no_spaces(character: str) -> bool:
+    """Return True for Chinese and Japanese letters and their punctuation. Korean has spaces."""
+    is_wide = unicodedata.east_asian_width(character) in "WF" and unicodedata.category(character)[0] in "LP"
+    return is_wide and "HANGUL" not in unicodedata.name(character, "")

@@ -7,7 +7,7 @@ import re
 from urllib.parse import quote, unquote
 
 # Two characters at least, so that no Windows drive is a scheme.
-_URL = re.compile(r"(?!file:)([a-z][a-z0-9+.-]+)://", re.IGNORECASE)  # file: is a path (audio/spellings.py)
+_URL = re.compile(r"(?!file:)([a-z][a-z0-9+.-]+)://", re.IGNORECASE)  # file: is a path (audio/input_names.py)
 _ROOT = re.compile(r"[^/]*//[^/?#]*")
 WEB = ("http", "https")
 

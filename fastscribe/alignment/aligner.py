@@ -25,7 +25,7 @@ from fastscribe.config import Options, check_load
 from fastscribe.decode.ctc import CtcDecoder
 from fastscribe.decode.decoder import Decoder
 from fastscribe.errors import CheckpointError, OptionError, UsageError
-from fastscribe.families.blocks.ctc import CtcHead, split_for_logits
+from fastscribe.families.blocks.heads import CtcHead, split_for_logits
 from fastscribe.pipeline import interfaces
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.executor import Executor

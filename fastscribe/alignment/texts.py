@@ -21,7 +21,7 @@ from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from fastscribe._system.safe_open import safe_read
+from fastscribe._system.file_kinds import safe_read
 from fastscribe._system.text_layout import count_of
 from fastscribe.audio.failures import system_problem, to_failure
 from fastscribe.audio.inputs import is_pipe

@@ -21,10 +21,10 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from fastscribe.audio.failures import printable, relative_id, to_failure
+from fastscribe.audio.input_names import Repeats
 from fastscribe.audio.inputs import expand
 from fastscribe.audio.media import EncodedBytes, FileObject
 from fastscribe.audio.probe import SAMPLE_RATES
-from fastscribe.audio.repeats import Repeats
 from fastscribe.errors import AudioError
 from fastscribe.types import AnyArray, Failure, File, SampleArray, Samples, Source
 

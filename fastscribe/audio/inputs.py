@@ -25,9 +25,8 @@ from fastscribe._system.urls import is_url
 from fastscribe.audio.failures import input_failure, system_problem
 from fastscribe.audio.first_bytes import CONTROL, HEAD_BYTES, has_known_format
 from fastscribe.audio.formats import MAGIC, STDIN, Found, Manifest, file_source, list_kind
+from fastscribe.audio.input_names import Repeats, hint, meant
 from fastscribe.audio.media import EncodedBytes
-from fastscribe.audio.repeats import Repeats
-from fastscribe.audio.spellings import hint, meant
 from fastscribe.types import Failure, Source
 
 __all__ = ["Source", "expand"]

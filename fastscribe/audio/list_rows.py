@@ -19,12 +19,12 @@ from fastscribe.audio.archives import Shar, TarsBeside, part_at
 from fastscribe.audio.cuts import in_shar, is_of_lhotse, read_cut
 from fastscribe.audio.first_bytes import archive_problem, has_known_format
 from fastscribe.audio.formats import list_kind
+from fastscribe.audio.input_names import meant, meant_beside
 from fastscribe.audio.json_lines import NotAList, not_blank, numbered_rows, starts_rows, wide_encoding
 from fastscribe.audio.kaldi import scp_rows
 from fastscribe.audio.manifest import PATH_NAMES, Span, opened_lines, parse_row, resolve, row_span
 from fastscribe.audio.media import FilePart
 from fastscribe.audio.path_lists import path_rows
-from fastscribe.audio.spellings import meant, meant_beside
 from fastscribe.audio.tables import table_rows
 from fastscribe.errors import FastscribeError, ManifestError
 

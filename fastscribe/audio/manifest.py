@@ -20,10 +20,10 @@ from fastscribe._system.remote import read_lines
 from fastscribe._system.urls import is_url, join_url
 from fastscribe.audio.archives import part_at
 from fastscribe.audio.failures import is_utf8, relative_id
+from fastscribe.audio.input_names import meant_beside
 from fastscribe.audio.json_lines import NotAList
 from fastscribe.audio.phrase_lines import PhraseError, phrases_of_row
 from fastscribe.audio.remote_file import RemoteFile
-from fastscribe.audio.spellings import meant_beside
 from fastscribe.errors import ManifestError
 from fastscribe.types import File, Phrase, Source
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from fastscribe._system.urls import is_url, name_of
 from fastscribe.audio.formats import is_audio_name
+from fastscribe.audio.input_names import meant
 from fastscribe.audio.json_lines import NotAList
-from fastscribe.audio.spellings import meant
 
 _SHOWN = 40  # characters of a line that is no path
 

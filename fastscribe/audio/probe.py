@@ -11,8 +11,8 @@ from typing import Any, BinaryIO
 
 from fastscribe.audio.failures import defect, system_problem
 from fastscribe.audio.header import HEAD_BYTES, Header
+from fastscribe.audio.input_names import hint
 from fastscribe.audio.media import medium_of
-from fastscribe.audio.spellings import hint
 from fastscribe.errors import AudioError
 from fastscribe.types import AudioInfo, Samples, Source
 

@@ -2,7 +2,8 @@
 
 Downmix and resampling are those of NeMo's AudioSegment (float32 mean over channels, then soxr HQ, length rounded up), so a
 whole recording gives the same samples; surround sound and channels that cancel each other are mixed in another way (mixing.py).
-An utterance is resampled with some of its neighbourhood on either side (rates.py), which is cut off again. pipeline/loader.py
+An utterance is resampled with some of its neighbourhood on either side, which is cut off again, so that a cut leaves no audible
+seam. The part before it is a whole number of samples at either rate, so that positions do not drift. pipeline/loader.py
 assembles batches; audio/resample.py does downmix and resampling on a GPU.
 
 Dimensions: S samples, C channels.
@@ -10,6 +11,7 @@ Dimensions: S samples, C channels.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,7 +23,6 @@ import soxr
 
 from fastscribe.audio.failures import ContainerError, system_problem
 from fastscribe.audio.formats import MISSING_TOLERANCE_S
-from fastscribe.audio.rates import context, output_length
 from fastscribe.audio.sound import MIN_CACHED_S, cached_open
 from fastscribe.errors import AudioError
 from fastscribe.types import AudioInfo, Float32Array, SampleArray, Utterance
@@ -29,7 +30,10 @@ from fastscribe.types import AudioInfo, Float32Array, SampleArray, Utterance
 if TYPE_CHECKING:
     from fastscribe.audio.sound import OpenSound
 
+
 Spans = list[tuple[int, int]]  # samples from the file's beginning
+CONTEXT_S = 0.05  # several times the length of the resampling filters
+_MAX_PHASES = 1280  # in the filter bank on a GPU; 11,025 Hz to 16,000 Hz has 640
 
 
 def sample_type(audio: AudioInfo, sample_rate: int) -> np.dtype[Any]:
@@ -210,3 +214,36 @@ def _check_length(audio: AudioInfo, promised: int, got: int) -> None:
     if promised - got > MISSING_TOLERANCE_S * audio.sample_rate:
         expected_s, got_s = promised / audio.sample_rate, got / audio.sample_rate
         raise AudioError(audio.path, f"truncated or damaged: {expected_s:.2f} s expected, {got_s:.2f} s decoded")
+
+
+def output_length(num_samples: int, native_rate: int, sample_rate: int) -> int:
+    """Return the number of samples after resampling, by librosa's rule with its rounding."""
+    return math.ceil(num_samples * (float(sample_rate) / native_rate))
+
+
+def ratio(native_rate: int, sample_rate: int) -> tuple[int, int]:
+    """Return (up, down) in lowest terms: `up` new samples last as long as `down` native ones."""
+    common = math.gcd(native_rate, sample_rate)
+    return sample_rate // common, native_rate // common
+
+
+def is_plain_ratio(native_rate: int, sample_rate: int) -> bool:
+    """Return False for odd rates (44,099 Hz), which would need too many filters, one for each phase."""
+    return max(ratio(native_rate, sample_rate)) <= _MAX_PHASES
+
+
+def context_samples(native_rate: int, sample_rate: int) -> int:
+    """Return the native samples of context on either side, a whole number of new samples; 0 for equal rates."""
+    if native_rate == sample_rate:
+        return 0
+    _, down = ratio(native_rate, sample_rate)
+    return math.ceil(CONTEXT_S * native_rate / down) * down
+
+
+def context(audio: AudioInfo, start: int, num_samples: int, sample_rate: int) -> tuple[int, int]:
+    """Return the native samples to read before and after an utterance, fewer at the recording's ends."""
+    margin = context_samples(audio.sample_rate, sample_rate)
+    if margin == 0:
+        return 0, 0
+    _, down = ratio(audio.sample_rate, sample_rate)
+    return min(margin, start // down * down), min(margin, audio.num_samples - start - num_samples)

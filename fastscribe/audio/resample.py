@@ -24,7 +24,7 @@ from itertools import product
 import numpy as np
 import torch
 
-from fastscribe.audio.rates import ratio
+from fastscribe.audio.read import ratio
 from fastscribe.cuda.device import small_to_device, to_device
 from fastscribe.cuda.no_tf32 import no_tf32
 from fastscribe.types import Batch, Float64Array, Int64Array, NativeRows

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import psutil
 import typer
 
-from fastscribe._system.safe_open import safe_read
+from fastscribe._system.file_kinds import safe_read
 from fastscribe.cli.app import is_on_terminal, option
 from fastscribe.cli.terminal import filter_mpg123_messages, say
 from fastscribe.errors import OutputError

@@ -21,9 +21,9 @@ from torch import nn
 
 from fastscribe.config import EncoderSettings
 from fastscribe.cuda.device import free_bytes
+from fastscribe.families.blocks.forms import pack_linears_
 from fastscribe.families.blocks.fp8 import quantise_fp8_
 from fastscribe.families.blocks.int8 import Int8Linear, quantise_int8_, quantise_rows
-from fastscribe.families.blocks.packed import pack_linears_
 from fastscribe.families.conformer.config import EncoderConfig
 from fastscribe.families.granite.config import GraniteConfig
 from fastscribe.families.jasper.config import JasperConfig

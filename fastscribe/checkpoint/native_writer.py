@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from fastscribe._system.file_kinds import InTheWay
 from fastscribe._system.safe_files import remove, sync_folder, sync_path, temp_path_for
-from fastscribe.checkpoint.int8_rows import quantised
 from fastscribe.checkpoint.lazy_weights import sources_of
 from fastscribe.checkpoint.native import (
     ALIGNER_FOLDER,
@@ -19,6 +18,7 @@ from fastscribe.checkpoint.native import (
     LANGUAGE_MODEL_FILE,
     LANGUAGES_KEY,
     RANDOM_KEY,
+    quantised,
 )
 from fastscribe.checkpoint.value import FORMAT, Checkpoint
 from fastscribe.checkpoint.weight_writers import write_safetensors
@@ -34,7 +34,7 @@ def write(checkpoint: Checkpoint, folder: Path, dtype: torch.dtype, in_8_bits: b
         checkpoint: the model.
         folder: created if needed.
         dtype: dtype of float weights.
-        in_8_bits: store matrices as int8_rows.py says, which loses some precision.
+        in_8_bits: store matrices in 8 bits as native.py says, which loses some precision.
 
     Raises:
         CheckpointError: a weight is not finite or cannot be read.

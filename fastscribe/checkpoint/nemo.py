@@ -20,7 +20,7 @@ from typing import IO, Any
 
 import yaml
 
-from fastscribe._system.safe_open import safe_open
+from fastscribe._system.file_kinds import safe_open
 from fastscribe.checkpoint import names, tar
 from fastscribe.checkpoint.lazy_weights import FileBytes, LazyWeights, MemoryBytes, RandomAccess
 from fastscribe.checkpoint.nemo_config import CLASSES, heads_of, model_config
@@ -205,7 +205,7 @@ def _read_model(members: Members, where: Path, config_name: str, weights_name: s
     config = parse_yaml(content(members, config_name, MAX_CONFIG_BYTES, where), where, config_name)
     config.where = what  # for messages about its keys
     if str(config.values.get("target")).rpartition(".")[2] not in CLASSES:
-        from fastscribe.side_models import refuse_side_model
+        from fastscribe.rooms import refuse_side_model
 
         refuse_side_model(config.values, where)
     stored_weights = cache(lambda: load_torch(members[weights_name], f"{where}: {weights_name}"))

@@ -293,7 +293,7 @@ def heads_of(config: Section, weight_names: Callable[[], Iterable[str]]) -> Head
     name = target.rpartition(".")[2] if isinstance(target, str) else ""
     if name in CLASSES:
         return CLASSES[name]
-    from fastscribe.side_models import UNSUPPORTED_CLASSES
+    from fastscribe.rooms import UNSUPPORTED_CLASSES
 
     if supported := (_UNSUPPORTED_CLASSES | UNSUPPORTED_CLASSES).get(name):
         raise UnsupportedCheckpoint(config.where, "target", target, supported)

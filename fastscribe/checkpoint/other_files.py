@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from shlex import quote
 from typing import IO, Any
 
-from fastscribe._system.safe_open import safe_open
+from fastscribe._system.file_kinds import safe_open
 from fastscribe.audio.first_bytes import HEAD_BYTES, has_known_format, is_text
 from fastscribe.checkpoint.value import CONFIG_NAME, NEMO_CONFIG_NAME
 

@@ -155,7 +155,7 @@ def _read(path: Path, say: Callable[[str], None]) -> Checkpoint:
         return native.read(path, config)
     if config.get("model_type") in MODEL_TYPES:
         return _read_huggingface(path, config)
-    from fastscribe.side_models import refuse_side_model
+    from fastscribe.rooms import refuse_side_model
 
     refuse_side_model(config, path)
     nemo_file = find_nemo_file(path)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from fastscribe._system.safe_open import safe_open
+from fastscribe._system.file_kinds import safe_open
 from fastscribe.checkpoint import state_pickle
 from fastscribe.checkpoint.lazy_weights import (
     COUNTER_SUFFIX,
@@ -59,7 +59,7 @@ def load_safetensors(path: Path, allows_int8: bool = False) -> dict[str, TensorS
 
     Args:
         path: the file.
-        allows_int8: accept tensors in 8 bits too (int8_rows.py).
+        allows_int8: accept tensors in 8 bits too (native.py).
 
     Returns:
         Lazy tensors by name.

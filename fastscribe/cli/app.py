@@ -1,4 +1,7 @@
-"""The typer application that every command registers with, and the options that they share."""
+"""The typer application that every command registers with, the options that they share, and values that a shell completes.
+
+Each completion starts the program, so it does without torch. A shell completes file names where nothing here fits.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from fastscribe.audio.formats import MAGIC, is_audio_name
-from fastscribe.cli import completion
+from fastscribe.checkpoint.hub_name import DEFAULT
+from fastscribe.config import OUTPUT_FORMATS
 from fastscribe.errors import OptionError, UsageError
 from fastscribe.rooms import ROOMS
 
@@ -49,7 +53,6 @@ _ELSEWHERE = {
     "--initial-prompt": ["--boost"],
     "--output-format": ["--format"],
 }
-_COMPLETED = {"--format": completion.formats, "--init": completion.models, "--model": completion.models}
 _METAVAR_OF = {name: metavar for metavar, names in _METAVARS.items() for name in names.split()}
 
 
@@ -233,6 +236,32 @@ EVERYDAY: set[str] = set()  # options that are declared so
 _SHOWS_ALL = "fastscribe.shows_all"  # key of a context's meta
 
 MODEL_HELP = ".nemo file, Hugging Face folder or name (organisation/model[@revision]), or fastscribe folder."
+
+
+def complete_formats(incomplete: str) -> list[str]:
+    """Complete the last of a list of formats."""
+    before, comma, last = incomplete.rpartition(",")
+    used = before.split(",")
+    return [f"{before}{comma}{name}" for name in OUTPUT_FORMATS if name.startswith(last) and name not in used]
+
+
+def complete_models(incomplete: str) -> list[str]:
+    """Complete what --model takes: the packaged model, and published ones by their names on the hub."""
+    return [name for name in (DEFAULT, *(hub for _, hub in _published())) if name.startswith(incomplete)]
+
+
+def complete_published_models(incomplete: str) -> list[str]:
+    """Complete what `models pull` takes: the names of the table, and those on the hub."""
+    return [name for names in _published() for name in names if name.startswith(incomplete)]
+
+
+def _published() -> list[tuple[str, str]]:
+    from fastscribe.checkpoint.known_models import known_models  # here, as every command line imports this file
+
+    return [(model.name, model.hub) for model in known_models() if model.hub]
+
+
+_COMPLETED = {"--format": complete_formats, "--init": complete_models, "--model": complete_models}
 
 
 def option(*names: str, everyday: bool = False, **settings: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from fastscribe._system.file_kinds import is_device
 from fastscribe._system.urls import is_url
 from fastscribe.audio.formats import STDIN, list_kind
-from fastscribe.audio.spellings import is_file_url
+from fastscribe.audio.input_names import is_file_url
 from fastscribe.cli.run_hooks import TranscribeJob
 from fastscribe.cli.terminal import filter_mpg123_messages
 from fastscribe.config import OUTPUT_FORMATS

@@ -11,8 +11,7 @@ import typer
 from fastscribe.checkpoint.hub_name import PACKAGED
 from fastscribe.checkpoint.known_models import download, hub_name, known_models
 from fastscribe.checkpoint.location import is_packaged
-from fastscribe.cli.app import Application, Group, app, check_stdout
-from fastscribe.cli.completion import published_models
+from fastscribe.cli.app import Application, Group, app, check_stdout, complete_published_models
 from fastscribe.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ def pull(
         str,
         typer.Argument(
             help="A name of the list, or organisation/name[@revision] on the Hugging Face hub.",
-            autocompletion=published_models,
+            autocompletion=complete_published_models,
         ),
     ],
 ) -> None:

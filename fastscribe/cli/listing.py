@@ -18,7 +18,7 @@ from threading import Thread
 
 from fastscribe.audio.formats import list_kind
 from fastscribe.audio.given import sources
-from fastscribe.audio.repeats import Repeats
+from fastscribe.audio.input_names import Repeats
 from fastscribe.types import Failure, Source
 
 _MAX_AHEAD = 50_000  # inputs that wait for the run, a kilobyte each

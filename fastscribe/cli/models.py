@@ -17,8 +17,7 @@ from fastscribe.checkpoint.exchange import left_out
 from fastscribe.checkpoint.lazy_weights import check_shapes, sources_of
 from fastscribe.checkpoint.location import locate
 from fastscribe.checkpoint.reader import read_checkpoint
-from fastscribe.cli import completion
-from fastscribe.cli.app import MODEL_HELP, app, check_stdout
+from fastscribe.cli.app import MODEL_HELP, app, check_stdout, complete_models
 from fastscribe.cli.describe import describe
 from fastscribe.cli.terminal import say
 from fastscribe.config import ExportFormat, FloatDtypeName, Options
@@ -44,7 +43,7 @@ def _read_model(path: str) -> Checkpoint:
     epilog="Example: fastscribe inspect model.nemo --json | jq .family",
 )
 def inspect(
-    model: Annotated[str, typer.Argument(help=MODEL_HELP, autocompletion=completion.models)],
+    model: Annotated[str, typer.Argument(help=MODEL_HELP, autocompletion=complete_models)],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Also read every weight, and fail if one is not finite.")
@@ -83,7 +82,7 @@ def inspect(
     "fastscribe convert my-run/best my-model.nemo --to nemo",
 )
 def convert(
-    model: Annotated[str, typer.Argument(help=MODEL_HELP, autocompletion=completion.models)],
+    model: Annotated[str, typer.Argument(help=MODEL_HELP, autocompletion=complete_models)],
     out: Annotated[
         Path,
         typer.Argument(

@@ -14,8 +14,8 @@ import typer
 from fastscribe._system.text_layout import count_of
 from fastscribe._system.urls import is_url
 from fastscribe.audio.formats import STDIN
+from fastscribe.audio.input_names import Repeats
 from fastscribe.audio.inputs import expand
-from fastscribe.audio.repeats import Repeats
 from fastscribe.cli.app import StdoutClosed, is_on_terminal
 from fastscribe.cli.job import check_number, check_paths, using_folder
 from fastscribe.cli.nothing_to_do import check_moved

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 import typer
 
-from fastscribe._system.gpus import num_gpus
 from fastscribe._system.process_settings import process_age_s, quick_start
+from fastscribe._system.processors import num_gpus
 from fastscribe._system.urls import is_url
 from fastscribe.audio.failures import is_utf8
 from fastscribe.audio.formats import STDIN

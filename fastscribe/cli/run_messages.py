@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fastscribe._system.text_layout import count_of, first_of
 from fastscribe.audio.formats import left_out_line
-from fastscribe.audio.repeats import repeats_line
+from fastscribe.audio.input_names import repeats_line
 from fastscribe.cli.run_hooks import TranscribeJob
 from fastscribe.cli.terminal import earlier_text, say
 from fastscribe.config import CHANNELS, Options

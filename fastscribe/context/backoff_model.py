@@ -21,7 +21,7 @@ from typing import IO, cast
 
 import numpy as np
 
-from fastscribe._system.safe_open import safe_open
+from fastscribe._system.file_kinds import safe_open
 from fastscribe.context import language_model
 from fastscribe.context.arpa import BEGIN, END, LOG_ZERO, UNKNOWN, Arpa, is_arpa, read_arpa
 from fastscribe.context.backoff_graph import BackoffGraph, NgramsOfLength, build_graph

@@ -20,8 +20,7 @@ import torch
 import torch.nn.functional as F
 
 from fastscribe.cuda.device import small_to_device
-from fastscribe.decode.checked import NOT_FINITE, is_finite_sum
-from fastscribe.decode.decoder import Decoder, DecoderMemory
+from fastscribe.decode.decoder import NOT_FINITE, Decoder, DecoderMemory, is_finite_sum
 from fastscribe.decode.prompt import Prompt, hypothesis
 from fastscribe.families.canary.attention_decoder import AttentionDecoder, KeyValueCache
 from fastscribe.types import Frames, Hypothesis, Int32Array

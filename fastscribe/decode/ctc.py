@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from fastscribe.decode.decoder import Decoder
-from fastscribe.families.blocks.ctc import CtcHead, split_for_logits
+from fastscribe.families.blocks.heads import CtcHead, split_for_logits
 from fastscribe.types import Float32Array, Frames, Hypothesis, Int32Array
 
 if TYPE_CHECKING:

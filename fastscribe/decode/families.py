@@ -16,7 +16,7 @@ from fastscribe.config import DecoderName, GraphMode, Options
 from fastscribe.decode.decoder import Decoder, DecoderMemory, Parts, check_graph_mode
 from fastscribe.decode.label_looping import LabelLooping, Network
 from fastscribe.errors import CheckpointError, UsageError
-from fastscribe.families.blocks.transducer import Transducer
+from fastscribe.families.blocks.heads import Transducer
 
 if TYPE_CHECKING:
     from fastscribe.decode.prompt import Prompt

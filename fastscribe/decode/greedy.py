@@ -22,7 +22,7 @@ import torch
 
 from fastscribe.config import LABELS_PER_FRAME_GUARD
 from fastscribe.decode.decoder import ENDLESS, max_labels
-from fastscribe.families.blocks.transducer import Transducer
+from fastscribe.families.blocks.heads import Transducer
 from fastscribe.types import Hypothesis
 
 

@@ -32,7 +32,7 @@ import torch.nn.functional as F
 
 from fastscribe.config import LABELS_PER_FRAME_GUARD
 from fastscribe.decode.decoder import ENDLESS, Decoder, max_labels
-from fastscribe.families.blocks.transducer import FastPredictor, Joint, Transducer
+from fastscribe.families.blocks.heads import FastPredictor, Joint, Transducer
 from fastscribe.text.hypothesis_columns import HypothesisColumns
 from fastscribe.types import Frames, Int32Array
 

@@ -1,7 +1,7 @@
 """What a step of greedy transducer decoding computes between its matrix products, for a CPU: loops for numba (cpu_looping.py).
 
 Nothing here is decorated. `kernels` compiles the loops for a dtype and an activation of the joint network. bfloat16 arrives as
-uint16, and is computed in float32. NaN of a frame that has a label reaches the label's log-probability (checked.py).
+uint16, and is computed in float32. NaN of a frame that has a label reaches the label's log-probability (decoder.py).
 
 Shapes: B batch, T frames, J joint width, H predictor width, G gates (4H: input, forget, cell, output), F rows that wrote a
 label, A rows that go on, N frames of their windows, X labels with blank plus durations, S label slots of a row.

@@ -29,7 +29,7 @@ from fastscribe.decode.label_looping import (
     slots_needed,
     step,
 )
-from fastscribe.families.blocks.transducer import Transducer
+from fastscribe.families.blocks.heads import Transducer
 from fastscribe.text.hypothesis_columns import HypothesisColumns
 from fastscribe.types import Frames, Int32Array
 

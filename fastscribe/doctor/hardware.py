@@ -1,4 +1,7 @@
-"""The processor, the memory and the GPU, asked by the functions that choose a run's device and dtype, and room on the disk."""
+"""The processor, the memory and the GPU, asked by the functions that choose a run's device and dtype, and room on the disk.
+
+A GPU's fast paths are found by such a run with many files: the packaged model in its own process, with helpers.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,12 +29,15 @@ from fastscribe._system.processors import (
 )
 from fastscribe.checkpoint.hub_name import PACKAGED
 from fastscribe.checkpoint.reader import read_checkpoint
-from fastscribe.doctor.check import Check
+from fastscribe.doctor import Check
 from fastscribe.doctor.packages import install_command
-from fastscribe.errors import UsageError
+from fastscribe.errors import UsageError, first_line
+from fastscribe.fast_paths import PathName, RefusedPaths
+from fastscribe.types import Failure
 
 if TYPE_CHECKING:
     import torch
+
 
 _TORCH_INDEX = "https://download.pytorch.org/whl"
 UPDATE_DRIVER = "install a newer NVIDIA driver: https://www.nvidia.com/drivers"
@@ -37,6 +45,14 @@ _REPAIR_DRIVER = "run nvidia-smi; if it fails, restart the machine, or install t
 _FIRST_DRIVER_OF_CUDA_13 = 580
 _TYPICAL_WIDTH = 1024  # of a 0.6B model
 _TIMEOUT_S = 20.0  # of nvidia-smi, which wakes sleeping GPUs
+_RUN_S, _RATE_HZ = 2.0, 16_000
+_RUNS = 3  # the encoder's graphs are captured in the second
+_WORKS: Mapping[PathName, str] = {
+    "graphs": "full: loops on the GPU",
+    "triton": "fused by Triton",
+    "pinning": "copies to the GPU do not block the host",
+    "helpers": "other processes read files and write rows",
+}
 
 
 def processor() -> Check:
@@ -59,7 +75,7 @@ def torch_kernels() -> Check:
     """Whether torch computes with the processor's vectors, and multiplies packed matrices."""
     import torch
 
-    from fastscribe.families.blocks.packed import can_pack, has_faster_mkl
+    from fastscribe.families.blocks.forms import can_pack, has_faster_mkl
 
     vectors = torch.backends.cpu.get_cpu_capability()
     if vectors == "DEFAULT" and "avx2" in instructions():
@@ -263,3 +279,60 @@ def _cache() -> Path:
 def _existing(folder: Path) -> Path:
     """Return the folder or the closest one above it that exists."""
     return next(one for one in (folder, *folder.parents) if one.is_dir())
+
+
+def gpu_run() -> Check:
+    """Whether a run on the GPU works."""
+    _, problem = _outcome()
+    if problem is not None:
+        return Check("gpu run", "problem", f"a run on the GPU fails: {problem}")
+    return Check("gpu run", "ok", "the packaged model transcribes on the GPU")
+
+
+def fast_path(name: str, path: PathName) -> Check:
+    """Whether that run had a fast path."""
+    refused, problem = _outcome()
+    if problem is not None:
+        return Check(name, "missing", "not known while no run on the GPU works")
+    reason = refused.get(path)
+    if reason is None:
+        return Check(name, "ok", _WORKS[path])
+    return Check(name, "missing", f"refused, so runs are slower: {reason}", _fix(path, reason), refused={path: reason})
+
+
+def refused_paths(devices: str) -> dict[str, str]:
+    """Transcribe two seconds on devices a few times. Return the fast paths that were refused, with their reasons.
+
+    Raises:
+        FastscribeError: The devices cannot be used.
+        RuntimeError: The recording fails.
+    """
+    import numpy as np
+
+    from fastscribe.transcriber import Transcriber
+
+    samples_S = np.random.default_rng(0).integers(-3000, 3000, int(_RUN_S * _RATE_HZ), np.int16)
+    heard = RefusedPaths(lambda line: None)
+    with Transcriber.load("default", say=heard, devices=devices) as transcriber:
+        for _ in range(_RUNS):
+            for result in transcriber.transcribe((samples_S, _RATE_HZ)):
+                if isinstance(result, Failure):
+                    raise RuntimeError(f"{result.stage}: {result.message}")
+    return heard.reasons
+
+
+@cache
+def _outcome() -> tuple[Mapping[str, str], str | None]:
+    """Return what a run on the first GPU was refused, and why it failed, if it did."""
+    try:
+        return refused_paths("0"), None
+    except Exception as error:  # a driver or an installation fails in any way
+        return {}, f"{type(error).__name__}: {first_line(error)}"
+
+
+def _fix(path: PathName, reason: str) -> str | None:
+    if path == "triton":
+        return install_command("triton") if "cannot be imported" in reason else None
+    if path == "graphs":
+        return install_command("cuda-bindings") if "cuda.bindings" in reason else UPDATE_DRIVER
+    return None

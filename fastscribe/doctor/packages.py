@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from fastscribe.audio.formats import FORMATS
 from fastscribe.audio.media import EncodedBytes
-from fastscribe.doctor.check import Check, Status
+from fastscribe.doctor import Check, Status
 from fastscribe.errors import UsageError
 from fastscribe.rooms import ROOMS
 from fastscribe.version import __version__

@@ -17,11 +17,9 @@ from torch.overrides import TorchFunctionMode
 from fastscribe._system.processors import has_native_bf16
 from fastscribe.checkpoint.lazy_weights import COUNTER_SUFFIX, check_shapes
 from fastscribe.config import ModelConfig
-from fastscribe.families.blocks.ctc import CtcHead
-from fastscribe.families.blocks.forms import Container, FusedOnCpu, Optimised
-from fastscribe.families.blocks.packed import pack_linears_
+from fastscribe.families.blocks.forms import Container, FusedOnCpu, Optimised, pack_linears_
+from fastscribe.families.blocks.heads import CtcHead, Transducer
 from fastscribe.families.blocks.time_conv import pack_time_convs_
-from fastscribe.families.blocks.transducer import Transducer
 from fastscribe.families.registry import class_of
 
 if TYPE_CHECKING:

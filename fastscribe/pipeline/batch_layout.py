@@ -15,9 +15,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastscribe.audio.rates import context_samples, is_plain_ratio, output_length
-from fastscribe.audio.read import Spans, read_into, read_native_into, sample_type
-from fastscribe.segmentation.silence import cut_out, find_zeros, mono_zeros
+from fastscribe.audio.read import (
+    Spans,
+    context_samples,
+    is_plain_ratio,
+    output_length,
+    read_into,
+    read_native_into,
+    sample_type,
+)
+from fastscribe.segmentation.silence import centre, cut_out, find_zeros, mono_zeros
 from fastscribe.types import AudioInfo, Batch, Cut, Int64Array, NativeRows, SampleArray, Utterance
 
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], SampleArray]
@@ -148,8 +155,6 @@ class BatchArrays:
             cuts = cut_out(samples, zeros, rate)
             length -= round(sum(cut.duration_s for cut in cuts) * self._rate)
         if length < self._least and native_slot is None and not cuts and utterance.purpose == "words":
-            from fastscribe.segmentation.short_rows import centre
-
             cuts, length = centre(row_S, length, self._least, self._rate), self._least
         return ReadRow(length, cuts=cuts, opposite=opposite)
 

@@ -1,6 +1,7 @@
 """What takes part in a run beside its stages: the Additions of rooms, each with the one place that calls it.
 
-A run without rooms has the objects of this file, which do nothing.
+A run without rooms has the objects of this file, which do nothing. lock_of() decides whether a run keeps recordings to a
+language. The room context has the rules, for a run or a row that names one.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from fastscribe.config import DecoderName
+from fastscribe.checkpoint.value import Checkpoint
+from fastscribe.config import DecoderName, Options
+from fastscribe.families.conformer.config import language_prompt_of
+from fastscribe.languages import AUTO
 from fastscribe.types import AudioInfo, Failure, Hypothesis, Source, Transcript, Utterance
 
 if TYPE_CHECKING:
+    from fastscribe.context.language_filter import LanguageFilter
     from fastscribe.pipeline.batching import Budget
-    from fastscribe.pipeline.language_lock import LanguageLock
     from fastscribe.pipeline.stats import Stopwatch
     from fastscribe.pipeline.thread_pool import ReplacingThreadPool
     from fastscribe.readable.edits import TextEdits
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
 Step: TypeAlias = "Transcript | Failure | Callable[[], Step]"
 # Returns batches of utterances for a model beside the recogniser, whose budget this is.
 SidePlan: TypeAlias = "Callable[[Sequence[Utterance], Budget], Iterator[tuple[Utterance, ...]]]"
+LanguageLock: TypeAlias = "LanguageFilter"  # for those who only hand it on
 
 
 class Texts:
@@ -137,6 +142,28 @@ class Additions:
     make_texts: MakeTexts | None = None
     reports: tuple[Callable[[], list[str]], ...] = ()
     max_held_s: float = math.inf
+
+
+def lock_of(checkpoint: Checkpoint, options: Options, has_prompt: bool) -> LanguageLock | None:
+    """Return what keeps recordings to a language; None for models with one language or with a prompt for it.
+
+    None also if the option names the language of the aligner, or if neither it nor the model names a language.
+
+    Args:
+        checkpoint: The model.
+        options: The run's language and phrases.
+        has_prompt: The decoder has a prompt for the language.
+
+    Raises:
+        UsageError: No token of the model has letters of the language.
+    """
+    is_told = has_prompt or language_prompt_of(checkpoint.config) is not None
+    names_none = not checkpoint.languages and options.language in (None, AUTO)
+    if is_told or checkpoint.has_aligner_of_a_language or len(checkpoint.languages) == 1 or names_none:
+        return None
+    from fastscribe.context.language_filter import LanguageFilter
+
+    return LanguageFilter(checkpoint.tokenizer, checkpoint.languages, options.language, options.boost)
 
 
 # What a loaded model is, for those that have none in their process.

@@ -243,10 +243,10 @@ def _compiled(config: ModelConfig, dtype: str, weights: Mapping[str, torch.Tenso
         stored = getattr(torch, float_sources(weights)[0].dtype)
         quantise_and_pack(torch.zeros(*encoder.largest_matrix, dtype=stored))  # the layers wait for this loop first
         yield
-    from fastscribe.families.blocks import packed, row_kernels
+    from fastscribe.families.blocks import forms, row_kernels
 
     if isinstance(encoder, EncoderConfig) and encoder.attention is None and encoder.conv_norm == "batch_norm":
-        is_packed = dtype != "int8" and packed.packs(encoder.largest_matrix, getattr(torch, name))
+        is_packed = dtype != "int8" and forms.packs(encoder.largest_matrix, getattr(torch, name))
         yield from row_kernels.compile_ahead(name, "levels" if dtype == "int8" else "plain", is_packed)
     if config.joint is not None and (options.beam or 1) == 1 and options.decoder != "ctc":
         from fastscribe.decode import looping_kernels

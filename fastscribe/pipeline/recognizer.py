@@ -19,8 +19,7 @@ from fastscribe._system.standard_streams import log_to_stderr
 from fastscribe.checkpoint.value import Checkpoint
 from fastscribe.config import DecoderName, ModelConfig, Options
 from fastscribe.cuda.device import full_float32, small_to_device, to_device
-from fastscribe.decode import checked
-from fastscribe.decode.decoder import Decoder, Parts
+from fastscribe.decode.decoder import Decoder, Parts, checked_frames, read_checked, submit_checked
 from fastscribe.decode.families import DECODERS, check_nbest, choose_beam, choose_decoder
 from fastscribe.errors import UsageError
 from fastscribe.families.blocks.features import LogMel
@@ -29,8 +28,7 @@ from fastscribe.families.model import Model
 from fastscribe.languages import check_languages
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.dtype_choice import NARROW_ON_CPU, choose_dtype
-from fastscribe.pipeline.interfaces import ModelFacts
-from fastscribe.pipeline.language_lock import lock_of
+from fastscribe.pipeline.interfaces import ModelFacts, lock_of
 from fastscribe.pipeline.model_building import build_on_device, choose_device, encoder_of
 from fastscribe.pipeline.run_rooms import RunRooms, SpeakerModel, build_rooms, fused_model
 from fastscribe.text.tokenizer import Tokenizer
@@ -165,7 +163,7 @@ class Recognizer:
     @torch.inference_mode()
     def encode(self, features: Features) -> Frames:
         """Return the encoder's output, and the word timer's."""
-        frames = checked.checked_frames(self._encoded(self.encoder, features), features)
+        frames = checked_frames(self._encoded(self.encoder, features), features)
         aligner = None
         if self.rooms.word_timer is not None:
             assert features.aligner is not None
@@ -181,12 +179,12 @@ class Recognizer:
     def submit(self, frames: Frames) -> torch.Tensor:
         """Queue the decoding of the frames. Return the packed results on the device; read() unpacks a host copy."""
         with self._precision():
-            return checked.submit(self.decoder, frames)
+            return submit_checked(self.decoder, frames)
 
     def read(self, packed: Int32Array, frames: Frames) -> Sequence[Hypothesis]:
         """Return the hypotheses from a host copy of submit()'s result. Decode the batch again if its buffers overflowed."""
         with self._precision():
-            return checked.read(self.decoder, packed, frames)
+            return read_checked(self.decoder, packed, frames)
 
     def _encoded(self, encoder: Callable[[Features], Frames], features: Features) -> Frames:
         with self._precision():

@@ -11,7 +11,7 @@ import torch
 from fastscribe._system.jit import made_once
 from fastscribe.checkpoint.value import Checkpoint
 from fastscribe.config import Options
-from fastscribe.pipeline.language_lock import LanguageLock
+from fastscribe.pipeline.interfaces import LanguageLock
 from fastscribe.pipeline.model_building import prepare
 
 if TYPE_CHECKING:
@@ -45,7 +45,12 @@ class RunRooms:
 
 
 def build_rooms(
-    checkpoint: Checkpoint, device: torch.device, dtype: str, options: Options, say: Log, languages: LanguageLock | None
+    checkpoint: Checkpoint,
+    device: torch.device,
+    dtype: str,
+    options: Options,
+    say: Log,
+    languages: LanguageLock | None,
 ) -> RunRooms:
     """Build what the rooms of a run add to its recogniser.
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
-from fastscribe.audio.repeats import Repeats
+from fastscribe.audio.input_names import Repeats
 from fastscribe.types import Failure, Transcript, Utterance
 
 

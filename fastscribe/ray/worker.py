@@ -14,9 +14,8 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from fastscribe._system.gpus import num_gpus
 from fastscribe._system.process_settings import limit_openmp_spin
-from fastscribe._system.processors import usable_processors
+from fastscribe._system.processors import num_gpus, usable_processors
 from fastscribe.checkpoint.location import locate
 from fastscribe.config import ModelConfig, Options, OutputStyle
 from fastscribe.errors import CheckpointError, DeviceFailed, FastscribeError, UsageError

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from fastscribe._system.text_layout import CLAUSE_MARKS, CLOSERS, OPENERS, SENTENCE_MARKS
-from fastscribe.text.joining import join_texts
+from fastscribe._system.text_layout import CLAUSE_MARKS, CLOSERS, OPENERS, SENTENCE_MARKS, join_texts
 from fastscribe.text.transcript import make_segment
 from fastscribe.types import Segment, Transcript, Word
 

@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from fastscribe._system.file_kinds import status_of
+from fastscribe._system.file_kinds import safe_open, status_of
 from fastscribe._system.safe_files import (
     open_temp,
     remove,
@@ -21,7 +21,6 @@ from fastscribe._system.safe_files import (
     temp_path_for,
     write_atomic,
 )
-from fastscribe._system.safe_open import safe_open
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.results.journal import (
     NO_FILE,

@@ -21,7 +21,7 @@ from unicodedata import normalize
 
 import numpy as np
 
-from fastscribe._system.safe_open import safe_open
+from fastscribe._system.file_kinds import safe_open
 from fastscribe.config import FILE_FORMATS
 from fastscribe.errors import UsageError
 from fastscribe.types import BoolArray, RecordArray, UInt64Array

@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastscribe._system.file_kinds import InTheWay
-from fastscribe._system.safe_open import safe_open
+from fastscribe._system.file_kinds import InTheWay, safe_open
 from fastscribe._system.text_layout import count_of, first_of
 from fastscribe._system.urls import is_url
 from fastscribe.audio.failures import relative_id

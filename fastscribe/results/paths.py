@@ -9,9 +9,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fastscribe._system.file_kinds import InTheWay, check_regular, is_regular, starts_with, status_of
+from fastscribe._system.file_kinds import (
+    InTheWay,
+    check_regular,
+    is_regular,
+    safe_open,
+    safe_read,
+    starts_with,
+    status_of,
+)
 from fastscribe._system.safe_files import temp_path_for
-from fastscribe._system.safe_open import safe_open, safe_read
 from fastscribe._system.urls import is_url
 from fastscribe.errors import UsageError
 from fastscribe.results.journal import HEADER_START, read_header

@@ -17,7 +17,7 @@ from zlib import crc32
 
 import numpy as np
 
-from fastscribe._system.file_kinds import is_regular, status_of
+from fastscribe._system.file_kinds import is_regular, safe_open, status_of
 from fastscribe._system.safe_files import (
     Barrier,
     discard_temp,
@@ -29,7 +29,6 @@ from fastscribe._system.safe_files import (
     write_atomic,
     write_whole,
 )
-from fastscribe._system.safe_open import safe_open
 from fastscribe.results.compact import compact, finish_compaction
 from fastscribe.results.folder_lock import FolderLock
 from fastscribe.results.journal import (

@@ -13,14 +13,13 @@ from contextlib import nullcontext, suppress
 from itertools import islice
 from typing import TextIO
 
-from fastscribe._system.text_layout import escaped
+from fastscribe._system.text_layout import escaped, join_texts
 from fastscribe.audio.formats import STDIN
 from fastscribe.audio.inputs import names_file
 from fastscribe.config import OutputStyle
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.results.formats.writers import SINGLE_FORMATS, named, offset_suffix, render
 from fastscribe.results.interfaces import Ledger, OutputRun
-from fastscribe.text.joining import join_texts
 from fastscribe.types import Failure, Source, Transcript
 
 

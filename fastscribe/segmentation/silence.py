@@ -1,10 +1,16 @@
-"""Long silence, which a model that learnt on short utterances is not given: it writes words where there is nothing to hear.
+"""Silence that an utterance has too much of, or too little.
+
+A model that learnt on short utterances writes words for long silence, so it is not given any.
 
 Soft speech must stay, so silence is more than quiet. It is long, steady throughout and near the floor of its surroundings:
 digital silence, or noise that does not vary as speech does. What is in doubt is decoded. Pure.
 
 Long digital silence within an utterance is given to no model. It is cut out, and the frames of what follows are moved back to
 their place in the recording.
+
+A row that is shorter than its model takes lies in the middle of silence. NeMo's loader does so for Canary: an utterance below
+1 s gets zeros on both sides. Two cuts of negative length say where it lies, and the times of its tokens count from its own
+beginning again.
 """
 
 from __future__ import annotations
@@ -142,9 +148,7 @@ def with_cuts(hypothesis: Hypothesis, cuts: Sequence[Cut], frame_s: float, marks
     if not cuts:
         return hypothesis
     if cuts[0].duration_s < 0 or cuts[-1].duration_s < 0:
-        from fastscribe.segmentation.short_rows import without_silence
-
-        return without_silence(hypothesis, cuts, frame_s)
+        return uncentred(hypothesis, cuts, frame_s)
     at = [round(cut.at_s / frame_s) for cut in cuts]
     shifts = np.cumsum([0, *(round(cut.duration_s / frame_s) for cut in cuts)])
     frames = np.array(hypothesis.token_frames, np.int64)
@@ -160,3 +164,41 @@ def with_cuts(hypothesis: Hypothesis, cuts: Sequence[Cut], frame_s: float, marks
         emissions_TV = np.repeat(emissions_TV, counts, axis=0)
     nbest = tuple(with_cuts(one, cuts, frame_s, marks) for one in hypothesis.nbest)
     return replace(hypothesis, token_frames=tuple(moved), emissions_TV=emissions_TV, nbest=nbest)
+
+
+def centre(row_S: SampleArray, length: int, least: int, rate: int) -> tuple[Cut, Cut]:
+    """Move the first `length` samples of a row into the middle of its first `least`, with zeros around them.
+
+    Returns:
+        The silence before and after them, as cuts of negative length.
+    """
+    before = (least - length + 1) // 2  # of an odd number of zeros the most are before, as there
+    row_S[before : before + length] = row_S[:length].copy()
+    row_S[:before] = row_S[before + length : least] = 0
+    return Cut(0.0, -before / rate), Cut((before + length) / rate, (before + length - least) / rate)
+
+
+def uncentred(hypothesis: Hypothesis, cuts: Sequence[Cut], frame_s: float) -> Hypothesis:
+    """Return the hypothesis of a row that centre() made with its frames counted in the utterance.
+
+    Times in the silence become the nearest ones of the utterance. Tokens that are spread evenly are spread over it.
+    """
+    before, after = cuts
+    first = round(-before.duration_s / frame_s)
+    count = max(1, math.ceil((after.at_s + before.duration_s) / frame_s))
+    starts = hypothesis.token_frames
+    ends = [start + duration for start, duration in zip(starts, hypothesis.token_durations, strict=True)]
+    if hypothesis.is_timed:
+        moved = [
+            (min(max(start - first, 0), count), min(max(end - first, 0), count))
+            for start, end in zip(starts, ends, strict=True)
+        ]
+    else:
+        whole = max(ends, default=1)
+        moved = [(start * count // whole, end * count // whole) for start, end in zip(starts, ends, strict=True)]
+    return replace(
+        hypothesis,
+        token_frames=tuple(start for start, _ in moved),
+        token_durations=tuple(end - start for start, end in moved),
+        nbest=tuple(uncentred(one, cuts, frame_s) for one in hypothesis.nbest),
+    )

@@ -18,11 +18,11 @@ from functools import partial
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
+from fastscribe._system.text_layout import join_texts
 from fastscribe.audio.failures import to_failure
 from fastscribe.errors import AudioError
 from fastscribe.segmentation.loudness import frame_energy, frame_length
 from fastscribe.speakers.crosstalk import Levels, SharedWords, find_shared, is_spoken_elsewhere
-from fastscribe.text.joining import join_texts
 from fastscribe.text.transcript import make_segment
 from fastscribe.types import AudioInfo, Failure, Gap, Segment, Token, Transcript, Word
 

@@ -19,7 +19,7 @@ from fastscribe.config import FeaturesConfig, ModelConfig, TransformerActivation
 from fastscribe.errors import UnsupportedCheckpoint
 from fastscribe.families.conformer.config import SUBSAMPLING_FACTORS, EncoderConfig
 from fastscribe.families.conformer.huggingface import read_features
-from fastscribe.side_models import SIDE_MODELS
+from fastscribe.rooms import SIDE_MODELS
 from fastscribe.speakers.config import (
     MAX_SPEAKERS,
     SpeakerCacheConfig,

@@ -19,7 +19,7 @@ from fastscribe.config import ModelConfig, TransformerConfig
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 from fastscribe.families.conformer.config import EncoderConfig
 from fastscribe.families.conformer.nemo import encoder_config
-from fastscribe.side_models import option_for
+from fastscribe.rooms import option_for
 from fastscribe.speakers.config import MAX_SPEAKERS, SpeakerCacheConfig, SpeakerCheckpoint, SpeakerModelConfig
 from fastscribe.speakers.settings import MAX_SPEAKER_FRAMES
 

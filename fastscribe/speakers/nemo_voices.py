@@ -20,7 +20,7 @@ from fastscribe.config import ModelConfig
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 from fastscribe.families.jasper.config import JasperBlockConfig, JasperConfig
 from fastscribe.families.jasper.nemo import encoder_config
-from fastscribe.side_models import option_for
+from fastscribe.rooms import option_for
 from fastscribe.speakers.config import EcapaConfig, Pooling, VoiceCheckpoint, VoiceModelConfig
 
 _COMPUTED = re.compile(r"^preprocessor\.featurizer\.(window|fb)$")

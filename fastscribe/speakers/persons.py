@@ -17,9 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastscribe._system.file_kinds import check_regular
+from fastscribe._system.file_kinds import check_regular, safe_read
 from fastscribe._system.safe_files import write_atomic
-from fastscribe._system.safe_open import safe_read
 from fastscribe.errors import ManifestError, UsageError
 from fastscribe.results.rows import ResultRow
 from fastscribe.results.stored import NotAResult, stored_voices

@@ -17,9 +17,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from fastscribe._system.safe_open import safe_read
+from fastscribe._system.file_kinds import safe_read
+from fastscribe._system.text_layout import join_texts
 from fastscribe.config import MAX_PIECES
-from fastscribe.text.joining import join_texts
 
 MAX_TOKENIZER_BYTES = 16 << 20  # of a tokenizer file; the largest vocabularies take a quarter
 WORD_MARK = "▁"  # SentencePiece's leading space of a word

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from fastscribe.text.joining import join_texts
+from fastscribe._system.text_layout import join_texts
 from fastscribe.text.tokenizer import Role, Tokenizer
 from fastscribe.types import Alternative, AudioInfo, Hypothesis, Segment, Token, Transcript, Utterance, Word
 

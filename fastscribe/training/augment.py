@@ -18,7 +18,7 @@ import torch.nn.functional as F
 
 from fastscribe.audio.resample import resample_rows
 from fastscribe.cuda.device import small_to_device
-from fastscribe.training.augment_config import PERCENT, RECORDED_SHARE, AugmentConfig
+from fastscribe.training.recipe import PERCENT, RECORDED_SHARE, AugmentConfig
 
 _PEAK = 0.99  # of full scale; the limit of augmented samples
 _SILENT = 1e-10  # mean square below which a row counts as silent

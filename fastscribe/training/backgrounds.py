@@ -21,11 +21,11 @@ from fastscribe.audio.media import FilePart
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import read
 from fastscribe.errors import AudioError
-from fastscribe.training.augment_config import RECORDED_SHARE, AugmentConfig
 from fastscribe.training.corpus import Example, Examples
+from fastscribe.training.recipe import RECORDED_SHARE, AugmentConfig
 from fastscribe.types import AudioInfo, File, Float32Array, Float64Array, Int16Array, Int64Array, Source
 
-_PURPOSE = 4  # of the random numbers; buckets.py and mixing.py have others
+_PURPOSE = 4  # of the random numbers; buckets.py and example_choice.py have others
 _MAX_ROOM_S = 2.0  # of a room's response, from the direct sound on
 _SHORTEST_S = 0.005
 _UNTRIED, _READ, _LOST = range(3)  # states of a recording

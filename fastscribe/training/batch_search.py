@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
+from fastscribe._system.file_kinds import safe_read
 from fastscribe._system.safe_files import write_atomic
-from fastscribe._system.safe_open import safe_read
 from fastscribe.config import ModelConfig
 from fastscribe.errors import OutputError, UsageError, is_out_of_memory
 from fastscribe.training.buckets import Bucket

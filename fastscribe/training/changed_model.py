@@ -18,8 +18,7 @@ from fastscribe.checkpoint.lazy_weights import LazyWeights, sources_of
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.config import ModelConfig, PredictorConfig
 from fastscribe.errors import UsageError
-from fastscribe.families.blocks.ctc import CtcHead
-from fastscribe.families.blocks.transducer import Transducer
+from fastscribe.families.blocks.heads import CtcHead, Transducer
 from fastscribe.families.conformer.config import EncoderConfig
 from fastscribe.text.tokenizer import WORD_MARK, Tokenizer
 from fastscribe.training.model_recipe import TRANSDUCER_SIZES, ModelChanges, ModelRecipe, new_joint

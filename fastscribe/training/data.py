@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fastscribe._system.safe_open import safe_read
+from fastscribe._system.file_kinds import safe_read
 from fastscribe._system.text_layout import count_of, first_of
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.checkpoint.validate import validate as check_config
@@ -21,11 +21,11 @@ from fastscribe.families.conformer.config import EncoderConfig
 from fastscribe.families.granite.config import GraniteConfig
 from fastscribe.languages import language_tag
 from fastscribe.text.tokenizer import MAX_TOKENIZER_BYTES, Tokenizer, from_sentencepiece
-from fastscribe.training.augment_config import AugmentConfig
 from fastscribe.training.backgrounds import BackgroundCorpus
 from fastscribe.training.bpe import TextEncoder, VocabularyTooLarge, train_vocabulary
 from fastscribe.training.changed_model import Head, change_model
 from fastscribe.training.corpus import Corpus, Example, Examples, LeftOutRow, ManifestPart
+from fastscribe.training.example_choice import EpochDraw, split_validation
 from fastscribe.training.manifest import (
     LACKS_LETTERS,
     ExampleLimits,
@@ -35,13 +35,11 @@ from fastscribe.training.manifest import (
     read_manifests,
     tokenise,
 )
-from fastscribe.training.mixing import EpochDraw
 from fastscribe.training.model_recipe import ModelChanges, ModelRecipe
 from fastscribe.training.network import loss_of
 from fastscribe.training.prompts import PromptedEncoder, PromptReader
-from fastscribe.training.recipe import Recipe, check_used
+from fastscribe.training.recipe import AugmentConfig, Recipe, check_used
 from fastscribe.training.scoring import Scoring, ValidationSet, choose_scoring, is_one_language
-from fastscribe.training.split import split_validation
 from fastscribe.types import Float64Array
 
 _MIN_VALIDATION = 10  # recordings

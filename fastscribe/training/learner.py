@@ -25,12 +25,11 @@ from fastscribe.families.blocks.features import LogMel
 from fastscribe.families.conformer.encoder import Encoder
 from fastscribe.families.model import Model
 from fastscribe.training.augment import augment_samples, batch_generator, mask_features
-from fastscribe.training.augment_config import AugmentConfig
 from fastscribe.training.buckets import Indices
 from fastscribe.training.dataloader import AudioBatch
 from fastscribe.training.distributed import DistributedContext
 from fastscribe.training.network import AttentionLossConfig, Network, Targets, loss_of
-from fastscribe.training.recipe import Recipe
+from fastscribe.training.recipe import AugmentConfig, Recipe
 from fastscribe.training.sync_norm import SyncedBatchNorm1d, recorded_statistics, synchronise_norms, uncounted
 from fastscribe.training.weights import Weights
 from fastscribe.types import Features

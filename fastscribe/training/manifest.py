@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from fastscribe._system.safe_open import safe_read
+from fastscribe._system.file_kinds import safe_read
 from fastscribe._system.urls import is_url
 from fastscribe.audio.failures import system_problem
 from fastscribe.audio.folders import walk

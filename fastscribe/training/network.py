@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fastscribe.config import ModelConfig
-from fastscribe.families.blocks.transducer import Predictor
+from fastscribe.families.blocks.heads import Predictor
 from fastscribe.families.canary.attention_decoder import Attention, AttentionDecoder, FeedForward
 from fastscribe.families.canary.huggingface import positions
 from fastscribe.families.conformer.encoder import ConformerLayer, Encoder

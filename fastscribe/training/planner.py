@@ -27,7 +27,7 @@ from fastscribe.training.buckets import (
 )
 from fastscribe.training.data import TrainingData
 from fastscribe.training.distributed import DistributedContext
-from fastscribe.training.mixing import EpochDraw
+from fastscribe.training.example_choice import EpochDraw
 from fastscribe.training.recipe import Recipe
 from fastscribe.types import Float64Array, Int64Array
 

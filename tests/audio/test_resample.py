@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from fastscribe.audio import resample as resampling
 from fastscribe.audio.probe import probe
-from fastscribe.audio.rates import context_samples, output_length
-from fastscribe.audio.read import read
+from fastscribe.audio.read import context_samples, output_length, read
 from fastscribe.audio.resample import fill
 from fastscribe.types import AudioInfo, Batch, NativeRows, Source, Utterance
 from tests.helpers.loading import load_batches

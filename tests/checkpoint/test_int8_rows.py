@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from fastscribe.checkpoint import native_writer
-from fastscribe.checkpoint.int8_rows import is_stored_in_rows
 from fastscribe.checkpoint.lazy_weights import sources_of
+from fastscribe.checkpoint.native import is_stored_in_rows
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.cli.describe import describe
 from fastscribe.errors import CheckpointError

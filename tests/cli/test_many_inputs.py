@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from fastscribe.audio.input_names import Repeats
 from fastscribe.audio.inputs import expand
-from fastscribe.audio.repeats import Repeats
 from fastscribe.cli import listing, run
 from fastscribe.cli.listing import Listing
 from fastscribe.cli.run_hooks import TranscribeJob

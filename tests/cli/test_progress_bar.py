@@ -16,8 +16,7 @@ from types import SimpleNamespace
 import pyte
 import pytest
 
-from fastscribe.cli.progress_bar import ProgressBar
-from fastscribe.cli.progress_text import Pace, Status, make_status
+from fastscribe.cli.progress_bar import Pace, ProgressBar, Status, make_status
 from fastscribe.cli.terminal import say
 from fastscribe.pipeline.stats import Progress
 from tests.conftest import AUDIO, MODELS

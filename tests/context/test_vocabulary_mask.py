@@ -19,7 +19,7 @@ from fastscribe.decode import ctc, label_looping
 from fastscribe.decode.batched_beam import BeamDecoder
 from fastscribe.decode.label_looping import Network
 from fastscribe.decode.transducer_graphs import GraphedDecoder
-from fastscribe.families.blocks.ctc import CtcHead
+from fastscribe.families.blocks.heads import CtcHead
 from fastscribe.text.tokenizer import from_characters
 from fastscribe.types import AudioInfo, Batch, Utterance
 from tests.decode.test_label_looping import (

@@ -19,11 +19,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fastscribe.audio import resample
 from fastscribe.cuda import device
 from fastscribe.cuda.device import UNPINNED, host_array, small_to_device, to_device, to_host
-from fastscribe.decode import aed, checked, label_looping
+from fastscribe.decode import aed, label_looping
 from fastscribe.decode.ctc import CtcDecoder
+from fastscribe.decode.decoder import checked_frames
 from fastscribe.decode.label_looping import Network
-from fastscribe.families.blocks.ctc import CtcHead
 from fastscribe.families.blocks.features import LogMel
+from fastscribe.families.blocks.heads import CtcHead
 from fastscribe.families.conformer import operations
 from fastscribe.families.conformer.fused_layers import fuse_
 from fastscribe.families.model import optimise_
@@ -170,7 +171,7 @@ def test_encoder_does_not_sync(is_fused: bool) -> None:
     encoder.to(META)
     features = Features(*on_meta(3, 20, 80))
     with no_waiting():
-        frames = checked.checked_frames(encoder(features), features)
+        frames = checked_frames(encoder(features), features)
     assert frames.frames_BTD.shape == (3, 20, 32)
 
 

@@ -11,7 +11,7 @@ from fastscribe.context.language_model import Fusion, LanguageModel, LazyTables,
 from fastscribe.decode import batched_beam
 from fastscribe.decode.batched_beam import BeamDecoder
 from fastscribe.decode.label_looping import Network
-from fastscribe.families.blocks.transducer import FastPredictor, Transducer
+from fastscribe.families.blocks.heads import FastPredictor, Transducer
 from fastscribe.types import Frames, Hypothesis
 from scripts.default_model.ngrams import counted
 from tests.decode.test_label_looping import DURATIONS, random_frames, run, steps, tiny_transducer

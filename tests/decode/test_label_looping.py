@@ -28,8 +28,7 @@ from fastscribe.decode.label_looping import (
     step,
     unpack,
 )
-from fastscribe.families.blocks.ctc import CtcHead
-from fastscribe.families.blocks.transducer import Transducer
+from fastscribe.families.blocks.heads import CtcHead, Transducer
 from fastscribe.types import Frames, Hypothesis
 from tests.helpers import greedy_ctc
 from tests.helpers.drawn_rows import Lists, drawn

@@ -29,7 +29,7 @@ from fastscribe.decode.families import build_greedy
 from fastscribe.decode.label_looping import Network
 from fastscribe.decode.transducer_graphs import GraphedDecoder
 from fastscribe.errors import UsageError
-from fastscribe.families.blocks.transducer import Transducer
+from fastscribe.families.blocks.heads import Transducer
 from fastscribe.fast_paths import RefusedPath
 from fastscribe.types import Frames
 from tests.cuda.test_while_loop import DEVICE, install

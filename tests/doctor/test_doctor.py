@@ -17,12 +17,10 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from fastscribe import doctor
 from fastscribe._system import processors
 from fastscribe._system.processors import may_gain_from_bf16, usable_processors
 from fastscribe.cli import _report_error, app
-from fastscribe.doctor import gpu_paths, hardware, packages
-from fastscribe.doctor.check import Check
+from fastscribe.doctor import Check, command, hardware, packages
 from fastscribe.errors import UsageError
 from fastscribe.families.blocks.int8 import int8_problem
 from fastscribe.fast_paths import PathName
@@ -31,7 +29,7 @@ from tests.test_project import PYPROJECT
 
 
 def examined() -> dict[str, Check]:
-    return {check.name: check for check in doctor.examine()}
+    return {check.name: check for check in command.examine()}
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +79,7 @@ def test_the_dtype_of_large_models_has_a_reason(monkeypatch: pytest.MonkeyPatch)
 def test_slow_kernels_of_torch(vectors: str, packs: bool, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processors, "_listed", lambda: {"avx2"})
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: vectors)
-    monkeypatch.setattr("fastscribe.families.blocks.packed.can_pack", lambda dtype: packs)
+    monkeypatch.setattr("fastscribe.families.blocks.forms.can_pack", lambda dtype: packs)
     check = hardware.torch_kernels()
     assert check.status == "missing" and line in check.finding
 
@@ -186,9 +184,9 @@ def test_a_pyav_of_another_interface_is_a_problem(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr("av.open", refuse)
     check = packages.containers
-    assert doctor._guarded("video and m4a", check).finding.startswith("TypeError: open() got an unexpected")
+    assert command._guarded("video and m4a", check).finding.startswith("TypeError: open() got an unexpected")
     monkeypatch.undo()
-    assert doctor._guarded("video and m4a", check).status == "ok"
+    assert command._guarded("video and m4a", check).status == "ok"
 
 
 def test_commands_name_doctor_where_torch_is_missing(capfd: pytest.CaptureFixture) -> None:
@@ -252,17 +250,17 @@ def test_fast_paths_are_those_of_a_run(
     _with_gpu(monkeypatch, "580", None, "13.0")
     monkeypatch.setattr(packages, "find_spec", lambda name: object())
     answers: list[Any] = [{path: reason}, {}, UsageError("--devices 0: no driver")]
-    monkeypatch.setattr(gpu_paths, "refused_paths", lambda devices: raise_or_return(answers.pop(0)))
+    monkeypatch.setattr(hardware, "refused_paths", lambda devices: raise_or_return(answers.pop(0)))
     for refused, status in (({path: reason}, "missing"), ({}, "ok")):
-        gpu_paths._outcome.cache_clear()
-        check = doctor._PARTS[name]()
-        assert (check.status, check.refused) == (status, refused) and gpu_paths.gpu_run().status == "ok"
+        hardware._outcome.cache_clear()
+        check = command._PARTS[name]()
+        assert (check.status, check.refused) == (status, refused) and hardware.gpu_run().status == "ok"
         if refused:
             assert reason in check.finding and (fix or "") in (check.fix or "") and (check.fix is None) == (fix is None)
-    gpu_paths._outcome.cache_clear()
-    assert gpu_paths.gpu_run().finding == "a run on the GPU fails: UsageError: --devices 0: no driver"
-    assert gpu_paths.gpu_run().status == "problem" and doctor._PARTS[name]().status == "missing"
-    gpu_paths._outcome.cache_clear()
+    hardware._outcome.cache_clear()
+    assert hardware.gpu_run().finding == "a run on the GPU fails: UsageError: --devices 0: no driver"
+    assert hardware.gpu_run().status == "problem" and command._PARTS[name]().status == "missing"
+    hardware._outcome.cache_clear()
 
 
 def raise_or_return(answer: Any) -> Any:
@@ -273,7 +271,7 @@ def raise_or_return(answer: Any) -> Any:
 
 def test_the_run_that_finds_fast_paths() -> None:
     """On a processor, which has none of them to refuse: helpers start, and the recording is transcribed."""
-    assert gpu_paths.refused_paths("cpu:1") == {}
+    assert hardware.refused_paths("cpu:1") == {}
 
 
 @pytest.mark.parametrize("has_hardware", [True, False])
@@ -286,7 +284,7 @@ def test_8_bits_are_refused_only_where_the_hardware_has_them(
         blocks = f"fastscribe.families.blocks.{name}.{name}"
         monkeypatch.setattr(f"{blocks}_hardware_problem", lambda *_: lack)
         monkeypatch.setattr(f"{blocks}_problem", lambda *_: "computes wrongly")
-        check = doctor._PARTS[name]()
+        check = command._PARTS[name]()
         assert check.status == "missing" and check.refused == ({name: "computes wrongly"} if has_hardware else {})
 
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from fastscribe.config import JointConfig
-from fastscribe.families.blocks.transducer import Joint
+from fastscribe.families.blocks.heads import Joint
 from fastscribe.training.loss import TransducerLossConfig, cuda, joint, joint_transducer_loss, logits, transducer_loss
 
 CONFIGS = {

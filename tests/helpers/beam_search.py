@@ -14,7 +14,7 @@ import torch
 
 from fastscribe.config import LABELS_PER_FRAME_GUARD
 from fastscribe.decode.decoder import ENDLESS, max_steps
-from fastscribe.families.blocks.transducer import Transducer
+from fastscribe.families.blocks.heads import Transducer
 from fastscribe.types import Hypothesis
 
 if TYPE_CHECKING:

@@ -319,8 +319,7 @@ def _die_or_hang_if_asked(number: int) -> None:
 
 def _outcome(path: Path, item: Damaged) -> tuple[str, str]:
     from fastscribe.audio.probe import probe
-    from fastscribe.audio.rates import output_length
-    from fastscribe.audio.read import blocks, read
+    from fastscribe.audio.read import blocks, output_length, read
     from fastscribe.errors import AudioError
     from fastscribe.types import Source
 

@@ -12,7 +12,7 @@ import torch
 from fastscribe.checkpoint import native_writer
 from fastscribe.checkpoint.reader import Checkpoint
 from fastscribe.config import ModelConfig, Options
-from fastscribe.families.blocks.transducer import Transducer
+from fastscribe.families.blocks.heads import Transducer
 from fastscribe.pipeline.local import LocalExecutor
 from fastscribe.pipeline.recognizer import Recognizer
 from fastscribe.transcriber import Transcriber

@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastscribe.audio.probe import planned, probe
-from fastscribe.audio.rates import context_samples, is_plain_ratio
-from fastscribe.audio.read import read
+from fastscribe.audio.read import context_samples, is_plain_ratio, read
 from fastscribe.pipeline import batch_layout, loader, prefetch
 from fastscribe.pipeline.interfaces import IDLE
 from fastscribe.pipeline.loader import default_threads

@@ -60,7 +60,7 @@ def test_a_batch_compiles_nothing(dtype: str, loops: Loops) -> None:
 
 def test_nor_where_layers_are_not_packed(loops: Loops, monkeypatch: pytest.MonkeyPatch) -> None:
     """With AVX2 alone, MKL computes wide layers in float32, and torch all in bfloat16."""
-    monkeypatch.setattr("fastscribe.families.blocks.packed.packs", lambda shape, dtype: False)
+    monkeypatch.setattr("fastscribe.families.blocks.forms.packs", lambda shape, dtype: False)
     check_that_a_batch_compiles_nothing("fp32", loops)
 
 

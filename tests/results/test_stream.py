@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fastscribe.audio.input_names import Repeats
 from fastscribe.audio.inputs import expand
-from fastscribe.audio.repeats import Repeats
 from fastscribe.config import OutputStyle
 from fastscribe.errors import UsageError
 from fastscribe.results.formats.writers import SINGLE_FORMATS

@@ -1,18 +1,25 @@
-"""Only long silence that certainly is none of the speech is left out, with margins at its sound."""
+"""Only long silence that certainly is none of the speech is left out, with margins at its sound.
+
+Rows that are too short lie in the middle of silence: their samples, and times that count from the utterance's beginning.
+"""
 
 from __future__ import annotations
 
 import itertools
+import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from fastscribe.segmentation.loudness import quiet_frames
 from fastscribe.segmentation.segment import split
-from fastscribe.segmentation.silence import find_sound, steady_quiet, trim_silence
+from fastscribe.segmentation.silence import centre, find_sound, steady_quiet, trim_silence, with_cuts
+from fastscribe.types import Cut, Hypothesis
 from tests.segmentation.test_segment import recording
 
 RATE = 8_000
+NEW_RATE, FRAME_S, LEAST = 16_000, 0.08, 16_000  # of rows that are too short
 
 
 def spans(*lengths_s):
@@ -107,3 +114,41 @@ def test_without_phrases_all_is_decoded(tmp_path, limit_s):
 def test_no_limit_means_one_whole_utterance(tmp_path):
     (found,) = split(recording(tmp_path / "a.wav", np.zeros(5 * RATE), RATE), 0.0, 0.08, by_phrase=True)
     assert (found.start_s, found.end_s) == (0.0, 5.0)
+
+
+@pytest.mark.parametrize(("length", "before"), [(1, 8000), (4800, 5600), (11201, 2400), (15999, 1)])
+def test_samples_lie_in_the_middle(length: int, before: int) -> None:
+    samples = np.arange(1, length + 1, dtype=np.int16)
+    row_S = np.full(20000, 7, np.int16)
+    row_S[:length] = samples
+    cuts = centre(row_S, length, LEAST, NEW_RATE)
+    assert np.array_equal(row_S[before : before + length], samples)
+    assert not row_S[:before].any() and not row_S[before + length : LEAST].any()
+    assert cuts == (
+        Cut(0.0, -before / NEW_RATE),
+        Cut((before + length) / NEW_RATE, -(LEAST - before - length) / NEW_RATE),
+    )
+
+
+def hypothesis(frames: list[int], durations: list[int], is_timed: bool) -> Hypothesis:
+    count = len(frames)
+    return Hypothesis(tuple(range(count)), tuple(frames), tuple(durations), (math.log(0.5),) * count, is_timed=is_timed)
+
+
+def moved(said: Hypothesis) -> list[tuple[int, int]]:
+    """Return the times in an utterance of 5 frames (0.4 s) behind 4 frames of silence (0.3 s)."""
+    found = with_cuts(said, (Cut(0.0, -0.3), Cut(0.7, -0.3)), FRAME_S)
+    assert not found.nbest or found.nbest == (replace(found, nbest=()),)
+    return list(zip(found.token_frames, found.token_durations, strict=True))
+
+
+def test_times_count_from_the_utterance() -> None:
+    """Times in the silence become the nearest of the utterance."""
+    said = hypothesis([0, 3, 4, 6, 8, 10, 12], [1, 2, 2, 2, 3, 1, 1], is_timed=True)
+    expected = [(0, 0), (0, 1), (0, 2), (2, 2), (4, 1), (5, 0), (5, 0)]
+    assert moved(said) == moved(replace(said, nbest=(said,))) == expected
+
+
+def test_tokens_without_times_are_spread_over_the_utterance() -> None:
+    assert moved(hypothesis([0, 4, 8], [4, 4, 5], is_timed=False)) == [(0, 1), (1, 2), (3, 2)]
+    assert moved(hypothesis([], [], is_timed=False)) == []

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fastscribe._system import gpus
+from fastscribe._system import processors
 
 
 class Driver:
@@ -31,16 +31,16 @@ class Driver:
 @pytest.fixture(autouse=True)
 def _not_cached(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(sys, "platform", "linux")
-    gpus.num_gpus.cache_clear()
+    processors.num_gpus.cache_clear()
     yield
-    gpus.num_gpus.cache_clear()
+    processors.num_gpus.cache_clear()
 
 
 def with_torch(monkeypatch: pytest.MonkeyPatch, folder: Path, version: str) -> None:
     (folder / "version.py").write_text(version, encoding="utf-8")
     spec = ModuleSpec("torch", None, is_package=True)
     spec.submodule_search_locations = [str(folder)]
-    monkeypatch.setattr(gpus, "find_spec", lambda name: spec)
+    monkeypatch.setattr(processors, "find_spec", lambda name: spec)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_gpus_count_if_torch_and_the_driver_have_them(
 ) -> None:
     with_torch(monkeypatch, tmp_path, version)
     monkeypatch.setattr(ctypes, "CDLL", lambda name: driver)
-    assert gpus.num_gpus() == number
+    assert processors.num_gpus() == number
 
 
 def test_without_a_driver_there_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -66,10 +66,10 @@ def test_without_a_driver_there_is_none(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
     with_torch(monkeypatch, tmp_path, "cuda = '13.0'\n")
     monkeypatch.setattr(ctypes, "CDLL", missing)
-    assert gpus.num_gpus() == 0
+    assert processors.num_gpus() == 0
 
 
 def test_this_machine_has_as_many_as_torch_says() -> None:
     import torch
 
-    assert gpus.num_gpus() == (torch.cuda.device_count() if torch.backends.cuda.is_built() else 0)
+    assert processors.num_gpus() == (torch.cuda.device_count() if torch.backends.cuda.is_built() else 0)

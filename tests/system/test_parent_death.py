@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 import psutil
 import pytest
 
-from fastscribe._system import parent_death
+from fastscribe._system import signals
 from tests.helpers.processes import still_running
 
 PATIENCE_S = 60.0
@@ -51,12 +51,12 @@ def test_a_process_that_hangs_in_a_call_ends_with_its_coordinator_and_not_with_t
 CHILD = """
 import os, sys, time
 time.sleep(float(sys.argv[1]))
-from fastscribe._system import parent_death
+from fastscribe._system import signals
 from tests.helpers.processes import still_running
-parent_death._INTERVAL_S = 0.05
+signals._PARENT_S = 0.05
 if sys.argv[2] == "refused":
-    parent_death._is_ended_by_kernel = lambda: False
-parent_death.end_with_parent()
+    signals._is_ended_by_kernel = lambda: False
+signals.end_with_parent()
 print("asked", flush=True)
 time.sleep(600)
 """
@@ -110,4 +110,4 @@ def test_a_c_library_without_the_call_is_no_error(monkeypatch: pytest.MonkeyPatc
     import ctypes
 
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
-    assert parent_death._is_ended_by_kernel() is False
+    assert signals._is_ended_by_kernel() is False

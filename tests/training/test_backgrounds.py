@@ -15,7 +15,6 @@ import torch
 from fastscribe.errors import UsageError
 from fastscribe.families.blocks.features import LogMel
 from fastscribe.training.augment import augment_samples
-from fastscribe.training.augment_config import AugmentConfig
 from fastscribe.training.backgrounds import (
     KINDS,
     BackgroundCorpus,
@@ -28,6 +27,7 @@ from fastscribe.training.corpus import Example, Examples
 from fastscribe.training.dataloader import AudioBatch, AudioDataLoader
 from fastscribe.training.learner import augmented_features
 from fastscribe.training.model_recipe import ModelRecipe
+from fastscribe.training.recipe import AugmentConfig
 from tests.training.test_trainer import recipe_of, trainer_of
 
 STILL = AugmentConfig((1.0,), noise_chance=0.0, gain_db=(0.0, 0.0), freq_masks=0, time_masks=0)

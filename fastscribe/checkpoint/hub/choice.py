@@ -12,7 +12,7 @@ from fastscribe.checkpoint.huggingface import shard_names
 from fastscribe.checkpoint.reader import check_config
 from fastscribe.checkpoint.value import read_json
 from fastscribe.errors import CheckpointError
-from fastscribe.side_models import option_for, refuse_side_model
+from fastscribe.rooms import option_for, refuse_side_model
 from fastscribe.text.tokenizer import LANGUAGE_MODEL
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"

@@ -18,7 +18,7 @@ from torch import nn
 
 from fastscribe.cuda.fp8_format import FP8, MAX_VALUE, MIN_MAXIMUM
 from fastscribe.errors import first_line
-from fastscribe.families.blocks.packed import LAYER_MATRICES, example_linear, linears_below
+from fastscribe.families.blocks.forms import LAYER_MATRICES, example_linear, linears_below
 
 _MULTIPLE = 16  # required of both sides of a matrix
 _MIN_CAPABILITY = (8, 9)

@@ -24,7 +24,7 @@ from fastscribe._system.jit import runs_in_python
 from fastscribe._system.processors import has_avx2, has_native_int8, instruction_names
 from fastscribe.errors import first_line
 from fastscribe.families.blocks import int8_avx2, int8_packing
-from fastscribe.families.blocks.packed import (
+from fastscribe.families.blocks.forms import (
     LAYER_MATRICES,
     LevelsLinear,
     example_linear,

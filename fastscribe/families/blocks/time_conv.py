@@ -18,8 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fastscribe.families.blocks.forms import linear_from
-from fastscribe.families.blocks.packed import PackedLinear, can_pack
+from fastscribe.families.blocks.forms import PackedLinear, can_pack, linear_from
 
 _TYPICAL_FRAMES = 400  # of a row; only a hint for the layout
 

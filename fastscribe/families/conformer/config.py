@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 from fastscribe._system.jit import runs_in_python
 from fastscribe.config import AttentionConfigs, ChunkedAttention, ModelConfig, Size, Within
 from fastscribe.errors import UnsupportedCheckpoint
-from fastscribe.families.blocks.shapes import Shapes, batch_norm, joined, linear, norm, prefixed
+from fastscribe.families.parameter_shapes import Shapes, batch_norm, joined, linear, norm, prefixed
 
 ConvNorm = Literal["batch_norm", "layer_norm"]
 Subsampling = Literal["dw_striding", "striding"]

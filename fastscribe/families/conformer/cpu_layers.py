@@ -35,7 +35,7 @@ from torch import nn
 from fastscribe._system.float_bits import as_numpy, float32_copy
 from fastscribe._system.thread_shares import equal_parts, set_own_threads, share, together
 from fastscribe.config import AttentionConfigs
-from fastscribe.families.blocks.packed import LevelsLinear, PackedLinear
+from fastscribe.families.blocks.forms import LevelsLinear, PackedLinear
 from fastscribe.families.blocks.padding import Padding
 from fastscribe.families.blocks.row_kernels import EPSILON, kernels
 from fastscribe.families.conformer.attention import (

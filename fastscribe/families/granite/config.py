@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 from fastscribe.config import MAX_PIECES, MAX_STRIDE, Within
 from fastscribe.errors import UnsupportedCheckpoint
-from fastscribe.families.blocks.shapes import Shapes, batch_norm, joined, linear, norm, prefixed
+from fastscribe.families.parameter_shapes import Shapes, batch_norm, joined, linear, norm, prefixed
 
 GRANITE_STACKED = 2  # mel frames that a GraniteConfig's encoder takes as one
 

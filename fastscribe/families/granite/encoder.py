@@ -18,9 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fastscribe.families.blocks.ctc import split_for_logits
 from fastscribe.families.blocks.dot_product_attention import attend
 from fastscribe.families.blocks.forms import Container, Optimised, fold_norm_, joined
+from fastscribe.families.blocks.heads import split_for_logits
 from fastscribe.families.blocks.padding import Padding
 from fastscribe.families.blocks.time_conv import TimeConv
 from fastscribe.families.conformer.attention import MASKED_SCORE, relative_shift

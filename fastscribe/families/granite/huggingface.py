@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastscribe._system.safe_open import safe_read
+from fastscribe._system.file_kinds import safe_read
 from fastscribe.checkpoint.huggingface import HARMLESS, extractor_of, read_weights
 from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource
 from fastscribe.checkpoint.names import BOTH, reading, rename

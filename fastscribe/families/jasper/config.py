@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from fastscribe.config import MAX_STRIDE, Within
 from fastscribe.errors import UnsupportedCheckpoint
-from fastscribe.families.blocks.shapes import Shapes, batch_norm, linear, prefixed
+from fastscribe.families.parameter_shapes import Shapes, batch_norm, linear, prefixed
 
 JasperActivation = Literal["relu", "hardtanh", "selu", "silu", "gelu", "identity"]
 JasperResidual = Literal["add", "stride_add", "max"]  # "stride_add": the input, with the block's strides

@@ -10,8 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fastscribe._system.gpus import num_gpus
-from fastscribe._system.processors import usable_processors
+from fastscribe._system.processors import num_gpus, usable_processors
 from fastscribe.errors import UsageError
 
 _FORMS = "all, numbers of GPUs such as 0,2 or 0,0, or cpu:N for N processes"

@@ -1,6 +1,6 @@
 """A process of a run, seen from the coordinator. Threads send its messages and receive its answers.
 
-One thread, which never ends, starts all processes: Linux ends them with the thread that started them (parent_death.py).
+One thread, which never ends, starts all processes: Linux ends them with the thread that started them (signals.py).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PROGRAMS = {"device": "fastscribe.pipeline.workers.device", "helper": "fastscrib
 # sys.path is handed on: this process may have found the package in another way than a new interpreter would.
 _PROGRAM = (
     "import sys; sys.path[:] = sys.argv.pop().split({!r}); "
-    "from fastscribe._system.parent_death import end_with_parent; end_with_parent(); "
+    "from fastscribe._system.signals import end_with_parent; end_with_parent(); "
     "from fastscribe._system.signals import print_threads_on_request; print_threads_on_request(); "
     "from {} import main; main()"
 )

@@ -13,9 +13,8 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, groupby, pairwise
 from typing import NamedTuple
 
-from fastscribe._system.text_layout import clean_text, num_columns
+from fastscribe._system.text_layout import clean_text, join_texts, num_columns
 from fastscribe.results.formats.subtitles import ends_sentence, shows_speakers
-from fastscribe.text.joining import join_texts
 from fastscribe.types import Transcript, Word
 
 _PAUSE_MS = 1500

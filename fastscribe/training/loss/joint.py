@@ -28,7 +28,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from fastscribe.errors import UsageError
-from fastscribe.families.blocks.transducer import Joint
+from fastscribe.families.blocks.heads import Joint
 from fastscribe.training.loss import cpu, layout
 from fastscribe.training.loss.config import RNNT, TransducerLossConfig
 from fastscribe.training.loss.logits import (

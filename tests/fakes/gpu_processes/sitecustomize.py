@@ -65,7 +65,7 @@ class Importer:
 
 
 def _has_cuda(gpus: Any) -> None:
-    """Make fastscribe/_system/gpus.py believe that this torch was built with CUDA."""
+    """Make fastscribe/_system/processors.py believe that this torch was built with CUDA."""
     assert callable(gpus._has_cuda)
     gpus._has_cuda = lambda: True
 
@@ -122,7 +122,7 @@ sys.meta_path.insert(
             "torch": lambda torch: load("whole_cuda").install(SETTINGS, visible_gpus()),
             "cuda.bindings.driver": _replace_driver,
             "triton.runtime.interpreter": lambda module: _whole_cuda().install_interpreter(module),
-            "fastscribe._system.gpus": _has_cuda,
+            "fastscribe._system.processors": _has_cuda,
             "fastscribe.families.conformer.gpu_operations": lambda module: _whole_cuda().shorten(module),
             "fastscribe.families.conformer.triton_kernels": lambda module: _whole_cuda().limit_interpreted(module),
             "fastscribe.pipeline.cost_model": lambda module: _whole_cuda().measure_little(module),

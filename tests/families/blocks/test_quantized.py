@@ -18,6 +18,7 @@ from torch import nn
 
 from fastscribe._system.processors import has_native_int8
 from fastscribe.families.blocks import fp8, int8, int8_packing
+from fastscribe.families.blocks.forms import pack_linears_
 from fastscribe.families.blocks.fp8 import Fp8Linear, fp8_problem, quantise_fp8_
 from fastscribe.families.blocks.int8 import (
     Int8Linear,
@@ -27,7 +28,6 @@ from fastscribe.families.blocks.int8 import (
     quantise_int8_,
     quantise_weight,
 )
-from fastscribe.families.blocks.packed import pack_linears_
 from fastscribe.families.conformer.fused_layers import fuse_
 from fastscribe.families.conformer.operations import TORCH
 from fastscribe.families.model import optimise_

@@ -20,8 +20,8 @@ from fastscribe.config import (
     parse_attention,
 )
 from fastscribe.errors import UsageError
-from fastscribe.families.blocks import packed
-from fastscribe.families.blocks.packed import PackedLinear, UnpackedLinear, can_pack, has_faster_mkl, pack_linears_
+from fastscribe.families.blocks import forms
+from fastscribe.families.blocks.forms import PackedLinear, UnpackedLinear, can_pack, has_faster_mkl, pack_linears_
 from fastscribe.families.blocks.padding import Padding
 from fastscribe.families.conformer import attention
 from fastscribe.families.conformer.attention import Positions, RelPositionAttention, relative_positions
@@ -291,7 +291,7 @@ def test_large_matrices_are_left_to_mkl_where_it_is_faster(monkeypatch: pytest.M
         pytest.skip("this torch cannot pack on this processor")
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
     for has_avx512, form in ((False, UnpackedLinear), (True, PackedLinear)):
-        monkeypatch.setattr(packed, "instructions", lambda has_avx512=has_avx512: {"avx2", *["avx512f"] * has_avx512})
+        monkeypatch.setattr(forms, "instructions", lambda has_avx512=has_avx512: {"avx2", *["avx512f"] * has_avx512})
         layer = nn.ModuleDict(
             {"linear1": nn.Linear(512, 600), "joint": nn.Linear(512, 600), "linear2": nn.Linear(600, 48)}
         )

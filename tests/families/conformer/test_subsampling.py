@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fastscribe._system.thread_shares import share
 from fastscribe.cuda.no_tf32 import no_tf32
-from fastscribe.families.blocks.packed import pack_linears_
+from fastscribe.families.blocks.forms import pack_linears_
 from fastscribe.families.conformer import cpu_subsampling
 from fastscribe.families.conformer.cpu_subsampling import FirstConvolutions
 from fastscribe.families.conformer.encoder import Encoder, Subsampling

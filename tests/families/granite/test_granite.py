@@ -126,7 +126,7 @@ def test_long_recording_through_the_program(folders: dict[str, Path]) -> None:
 
 
 def test_a_large_batch_makes_its_logits_in_parts(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastscribe.families.blocks.ctc.MAX_LOGITS", 1000)
+    monkeypatch.setattr("fastscribe.families.blocks.heads.MAX_LOGITS", 1000)
     loaded, name = read_checkpoint(folders["turboctc"]), "e10_concat_45s.flac"
     waves = [wave_of("33 frames"), wave_of(name)]
     _, hypothesis = Recognizer.build(loaded, "cpu", "fp32").transcribe(batch_of(waves))

@@ -18,7 +18,7 @@ import torch
 
 from fastscribe.config import JointConfig
 from fastscribe.errors import UsageError
-from fastscribe.families.blocks.transducer import Joint
+from fastscribe.families.blocks.heads import Joint
 from fastscribe.training import TransducerLossConfig, joint_transducer_loss, loss, transducer_loss
 from fastscribe.training.loss import cuda, logits
 from scripts.benchmarks.loss_memory import (

@@ -20,7 +20,7 @@ from fastscribe._system import float_bits
 from fastscribe._system.jit import compile_cached
 from fastscribe.config import JointConfig
 from fastscribe.errors import UsageError
-from fastscribe.families.blocks.transducer import Joint
+from fastscribe.families.blocks.heads import Joint
 from fastscribe.training import TransducerLossConfig, joint_transducer_loss, transducer_loss
 from fastscribe.training.loss import definition, joint, recursion
 from fastscribe.training.loss.layout import Spoken

@@ -1,4 +1,4 @@
-"""The examples of an epoch: each manifest as often, or with the share, that the recipe says."""
+"""The examples of an epoch: each manifest as often, or with the share, that the recipe says. No sentence is on both sides."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fastscribe.errors import UsageError
 from fastscribe.training.corpus import Example, Examples, ManifestPart
-from fastscribe.training.mixing import EpochDraw, epoch_repeats
+from fastscribe.training.example_choice import EpochDraw, epoch_repeats, split_validation
 
 
 def corpus(*parts: ManifestPart, durations_s: list[list[float]]) -> Examples:
@@ -73,3 +73,61 @@ def test_shares_that_leave_nothing() -> None:
             epoch_repeats(parts, durations_s)
     with pytest.raises(UsageError, match=r"a: share 0\.5: it has no usable example"):
         epoch_repeats((both[0], ManifestPart("c")), [0.0, 1.0])
+
+
+def of_texts(texts: list[str]) -> Examples:
+    return Examples.of(Example("a.wav", text, 1.0) for text in texts)
+
+
+sentences = st.lists(
+    st.sampled_from(["Go on.", "go on", "Go, on!", "stop", "Stop.", *"abcdefgh"]), min_size=2, max_size=40
+)
+
+
+def sides(texts: list[str], share: float = 0.0, min_count: int = 1, seed: int = 0) -> tuple[list[str], list[str]]:
+    training, validation, _ = split_validation(of_texts(texts), seed=seed, share=share, min_count=min_count)
+    return [e.text for e in training], [e.text for e in validation]
+
+
+def same(texts: list[str]) -> set[str]:
+    return {"".join(filter(str.isalpha, text.lower())) for text in texts}
+
+
+@given(sentences, st.integers(1, 20), st.sampled_from([0.0, 0.2, 0.5, 1.0]), st.integers(0, 5))
+def test_split_by_sentence(texts, min_count, share, seed) -> None:
+    if len(same(texts)) == 1:
+        with pytest.raises(UsageError, match=rf"^{len(texts)} recordings of one sentence: too few"):
+            sides(texts, share, min_count, seed)
+        return
+    training, validation = sides(texts, share, min_count, seed)
+    assert training and validation and not same(training) & same(validation)
+    assert sorted(training + validation) == sorted(texts)
+    assert sides(texts[::-1], share, min_count, seed)[1] == validation[::-1]
+    instead_of = split_validation(of_texts(texts), seed=seed, share=share, min_count=min_count).instead_of
+    if instead_of is None:
+        assert len(validation) >= min_count
+    else:
+        assert instead_of < min_count or instead_of == len(texts)
+        assert len(validation) <= max(min_count, round(share * len(texts))) or len(same(validation)) == 1
+
+
+def test_split_by_count() -> None:
+    training, validation = sides([f"{i % 50}" for i in range(500)], min_count=109)
+    assert len(validation) == 100 and len(training) == 400
+
+
+@pytest.mark.parametrize("seed", range(9))
+def test_split_skips_frequent_sentence(seed) -> None:
+    texts = ["often"] * 95 + ["once", "and", "again", "two", "two"]
+    training, validation = sides(texts, min_count=3, seed=seed)
+    assert "often" in training and len(validation) == 3
+    _, validation = sides(["often"] * 95 + ["two"] * 2, seed=seed)
+    assert validation == ["two"] * 2
+
+
+def test_split_by_share_is_stable() -> None:
+    old, new = [f"old {i}" for i in range(2000)], [f"new {i}" for i in range(2000)]
+    _, validation = sides(old, share=0.1, seed=3)
+    assert 150 < len(validation) < 250
+    assert set(sides(new + old, share=0.1, seed=3)[1]) >= set(validation)
+    assert set(validation) != set(sides(old, share=0.1, seed=4)[1])

@@ -1,4 +1,5 @@
-"""The transducer's predictor (an LSTM over labels) and joint network (Graves 2012; TDT: Xu et al. 2023).
+"""What scores an encoder's frames by label. CTC has one linear layer from frames to labels and blank (Graves et al. 2006). A
+transducer has a predictor (an LSTM over labels) and a joint network (Graves 2012; TDT: Xu et al. 2023).
 
 The predictor runs single steps, because greedy decoding takes one at a time, and a CUDA graph needs identical steps. Training
 unrolls `nn.LSTM` with the same parameters.
@@ -14,10 +15,28 @@ import torch.nn.functional as F
 from torch import nn
 
 from fastscribe.config import JointConfig, PredictorConfig
-from fastscribe.families.blocks.forms import Container, linear_from
-from fastscribe.families.blocks.packed import pack_linears_
+from fastscribe.families.blocks.forms import Container, linear_from, pack_linears_
 
+MAX_LOGITS = 1 << 27  # computed at once; those of a large batch and vocabulary would take more memory than the encoder
 _ACTIVATIONS = {"relu": torch.relu, "tanh": torch.tanh, "sigmoid": torch.sigmoid}
+
+
+class CtcHead(nn.Module):
+    """A linear layer from [B, T, D] to logits [B, T, V], blank last."""
+
+    def __init__(self, d_model: int, num_tokens: int) -> None:
+        super().__init__()
+        self.output = nn.Linear(d_model, num_tokens)
+
+    def forward(self, frames_BTD: torch.Tensor) -> torch.Tensor:
+        logits_BTV: torch.Tensor = self.output(frames_BTD)
+        return logits_BTV
+
+
+def split_for_logits(frames_BTD: torch.Tensor, num_tokens: int) -> tuple[torch.Tensor, ...]:
+    """Split the frames of all rows [B*T, D] into parts of at most MAX_LOGITS logits."""
+    parts: tuple[torch.Tensor, ...] = frames_BTD.flatten(0, 1).split(max(1, MAX_LOGITS // num_tokens))
+    return parts
 
 
 class Predictor(nn.Module):

@@ -13,9 +13,8 @@ import torch
 from fastscribe.checkpoint import native_writer
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.config import Options
-from fastscribe.decode import checked, label_looping
-from fastscribe.decode.checked import NOT_FINITE, checked_frames
-from fastscribe.decode.decoder import ENDLESS, max_labels
+from fastscribe.decode import label_looping
+from fastscribe.decode.decoder import ENDLESS, NOT_FINITE, checked_frames, max_labels, read_checked, submit_checked
 from fastscribe.decode.greedy import greedy
 from fastscribe.errors import CheckpointError, ModelOutputError
 from fastscribe.pipeline.engine import Engine
@@ -97,7 +96,7 @@ def test_check_does_not_sync() -> None:
     features = Features(torch.zeros(2, 4, 16), torch.tensor([16, 8]))
     frames = Frames(torch.zeros(2, 2, 5), torch.tensor([2, 1]))
     with NoHostSync() as seen:
-        packed = checked.submit(Decoder(), checked_frames(frames, features))  # type: ignore[arg-type]
+        packed = submit_checked(Decoder(), checked_frames(frames, features))  # type: ignore[arg-type]
     assert packed.tolist() == [1, 1, 2, 1]
     assert len(seen.names) <= 16
 
@@ -121,7 +120,7 @@ def test_columns_equal_lists(has_flags: bool) -> None:
 
     frames = Frames(torch.zeros(8, 2, 5), torch.ones(8), is_finite_B=flags_B)
     packed = np.array([*(flags_B.tolist() if flags_B is not None else ()), 7], np.int32)
-    found, expected = (checked.read(Decoder(one), packed, frames) for one in (columns, list(columns)))
+    found, expected = (read_checked(Decoder(one), packed, frames) for one in (columns, list(columns)))
     assert isinstance(found, HypothesisColumns) and isinstance(expected, list)
     assert list(found) == expected
     bad = [2, 4, 5, 6, 7] if has_flags else [4, 5]
@@ -129,9 +128,9 @@ def test_columns_equal_lists(has_flags: bool) -> None:
     assert columns.problems == {3: ENDLESS.problem, 6: ENDLESS.problem}
 
 
-def damaged_model(folder: Path, name: str, tensor_name: str) -> Path:
+def damaged_model(folder: Path, tensor_name: str) -> Path:
     """Write the model with one tensor set to +-1e38."""
-    sound = checkpoint(MODELS / name)
+    sound = checkpoint(MODELS / "tdt_demo")
     weights = {key: torch.sign(t) * 1e38 if key == tensor_name else t for key, t in sound.weights.items()}
     assert weights.keys() == sound.weights.keys() and tensor_name in weights
     native_writer.write(replace(sound, weights=weights), folder, torch.float32)
@@ -147,14 +146,14 @@ def damaged_model(folder: Path, name: str, tensor_name: str) -> Path:
     ],
 )
 def test_huge_weights_fail(name: str, tmp_path: Path) -> None:
-    recognizer = Recognizer.build(read_checkpoint(damaged_model(tmp_path / "model", "tdt_demo", name)), "cpu", "bf16")
+    recognizer = Recognizer.build(read_checkpoint(damaged_model(tmp_path / "model", name)), "cpu", "bf16")
     assert recognizer.transcribe(batch_of([speech(path, 16_000) for path in FILES])) == [NOT_FINITE] * 3
 
 
 @pytest.mark.parametrize("name", ["joint.output.weight", "joint.predictor.weight"])
 def test_infinite_joint_refused(name: str, tmp_path: Path) -> None:
     """Blank would win at every frame, and every text would be empty."""
-    folder = damaged_model(tmp_path / "model", "tdt_demo", f"transducer.{name}")
+    folder = damaged_model(tmp_path / "model", f"transducer.{name}")
     with pytest.raises(CheckpointError, match="its joint network makes numbers that are not finite: damaged weights"):
         Recognizer.build(read_checkpoint(folder), "cpu", "fp32")
 
