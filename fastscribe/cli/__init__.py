@@ -126,7 +126,7 @@ def _may_pass(error: BaseException | None) -> bool:
     return error is not None and (error.errno in _PASSING or (isinstance(error, RemoteError) and error.may_pass))
 
 
-def _is_out_of_memory(error: Exception) -> bool:
+def _is_out_of_memory(error: BaseException) -> bool:
     """Return True if the machine, or a limit of the user's, refused memory or the addresses of a thread's stack."""
     return (
         isinstance(error, MemoryError)
