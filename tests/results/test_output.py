@@ -126,14 +126,6 @@ def test_files_mirror_the_folders_and_failures_have_json_alone(place: Place) -> 
     assert place.rows() == ["/in/a.wav", "/in/b.wav", "/in/x/y/c.d.flac"]
 
 
-def test_a_row_is_there_as_soon_as_it_is_flushed(tmp_path: Path) -> None:
-    with Place(tmp_path / "new" / "folder").opened("jsonl") as output:
-        for number in range(3):
-            put(output, spoken(f"{number}.wav", index=number))
-            output.flush()
-            assert len(Place(tmp_path / "new" / "folder").rows()) == number + 1
-
-
 def test_a_place_that_stands_still_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit waits until the line is there, as a disk of a network that is gone would."""
     said, is_said, commit = list[str](), Event(), FolderStorage.commit

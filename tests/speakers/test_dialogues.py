@@ -249,8 +249,7 @@ def test_the_command_line_and_resume(folder: Path, tmp_path: Path) -> None:
     again = fastscribe(*given, *speakers, "-f", "jsonl,srt")
     assert again.returncode == 0 and "all 3 inputs are done: there is nothing to do" in again.stderr
     assert "agent: At Rice Stadium" in (out / "call.srt").read_text()
-    refused = fastscribe(*given)
-    assert refused.returncode == 2 and "--speaker" in refused.stderr
+    assert "--speaker" in refused(*given)
 
 
 def test_other_names_need_no_decoding(folder: Path, tmp_path: Path) -> None:
