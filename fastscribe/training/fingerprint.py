@@ -90,7 +90,7 @@ def _leaves(stated: Any, name: str = "") -> dict[str, str]:
 
 
 def _defaults(config: Any) -> Any:
-    """Return the defaults in a config by their names; of a field without one, what it has."""
+    """Return the defaults in a config by their names. A field without a default has its own value."""
     if not is_dataclass(config):
         return config
     held = {one.name: getattr(config, one.name) if one.default is MISSING else one.default for one in fields(config)}
