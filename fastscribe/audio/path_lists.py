@@ -65,12 +65,7 @@ def _decoded(name: bytes) -> str:
 
 
 def entries_in(head: bytes, lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-    """Yield the entries of a file with the numbers of their lines, or their own.
-
-    Args:
-        head: The first line that is not blank.
-        lines: All lines from there.
-    """
+    """Yield a file's entries with the numbers of their lines, or their own. `head` is its first line that is not blank."""
     if b"\0" in head:
         yield from enumerate(paths_in(line for _, line in lines), start=1)
         return

@@ -52,6 +52,7 @@ class JournalLedger(Ledger):
     ) -> None:
         super().__init__(run.shard)
         self._run, self._journal, self._files, self._take_over, self._renew = run, journal, files, take_over, renew
+        self.num_renewed = int(journal.is_renewed.sum())
         self._key_counts = KeyCounter()
         self._pending: dict[int, PendingInput] = {}  # by index
         self.ids_digest = 0  # of the names of all inputs so far, in any order
@@ -107,6 +108,8 @@ class JournalLedger(Ledger):
             if not self._renew(pending, source):
                 return False
             self._journal.is_renewed[pending.entry_index] = True
+            with self.lock:
+                self.num_renewed += 1
         self._journal.is_in_this_run[pending.entry_index] = True
         entry["order"] = source.index
         failed = bool(entry["failed"])
@@ -117,10 +120,6 @@ class JournalLedger(Ledger):
                 self.first_failed.append(source.path)
             self.forget(source.index)
         return True
-
-    @property
-    def num_renewed(self) -> int:
-        return int(self._journal.is_renewed.sum())
 
     def __getitem__(self, index: int) -> PendingInput:
         return self._pending[index]

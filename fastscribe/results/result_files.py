@@ -67,12 +67,9 @@ class ResultFiles:
     # --- new results
 
     def item(self, pending: PendingInput, result: Transcript | Failure, more_formats: Iterable[str] = ()) -> Item:
-        """Return what a commit needs of a new result. Files of the result that it replaces go if it does not write them.
+        """Return what a commit needs of a new result, in the run's formats and `more_formats`.
 
-        Args:
-            pending: The result's input.
-            result: The result.
-            more_formats: To write beside those of the run.
+        Files of the result that it replaces go if it does not write them.
         """
         item = result if isinstance(result, Failure) else result.audio
         old = None if pending.entry_index is None else self._journal.entry(pending.entry_index)

@@ -138,16 +138,6 @@ def test_new_fields_of_a_manifest_reach_rows_and_files_without_decoding(place: P
         assert place.rows() == ["/in/a.wav", "/in/b.wav"]
 
 
-def test_an_edited_file_stays_beside_new_fields(place: Place) -> None:
-    with place.opened("srt") as output:
-        listed(output, "a.wav", 0)
-    place.edit("a.srt", "very", "most")
-    edited, said = place.contents()["a.srt"], list[str]()
-    with place.opened("srt", say=said.append) as output:
-        assert not listed(output, "a.wav", 0, speaker="ann")
-    assert place.contents()["a.srt"] == edited and "a.srt: edited since the run" in said[0]
-
-
 def test_a_kill_amid_new_fields_is_made_good(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the commit, the next run renews; between journal and files, it makes the files."""
     with place.opened("json") as output:
