@@ -99,7 +99,7 @@ def test_ranges_are_named(tmp_path: Path, name: str) -> None:
 
 
 def test_an_input_with_a_name_before_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As NeMo's scripts take it."""
+    """NeMo's scripts take inputs so."""
     monkeypatch.chdir(tmp_path)
     touch(tmp_path, "man.jsonl", "a=b.wav")
     said = "no such file or folder; an input is given without a name: man.jsonl"

@@ -155,7 +155,7 @@ def test_a_kill_amid_new_fields_is_made_good(place: Place, monkeypatch: pytest.M
 
 
 def test_a_run_that_goes_on_gives_new_fields_once(place: Place) -> None:
-    """As where the first inputs are done, and a later one is not."""
+    """The first inputs are done, and a later one is not."""
     with place.opened("json") as output:
         listed(output, "a.wav", 0)
     with place.opened("json", say=(said := []).append) as output:
