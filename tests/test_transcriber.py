@@ -123,7 +123,7 @@ def test_failed_batch_is_halved_until_one_row_fails(transcriber: Transcriber, mo
     def look(batch: Batch) -> None:
         rows.append(len(batch.utterances))
         if any(utterance.audio.path == poison for utterance in batch.utterances):
-            raise RuntimeError("out of memory\nwith a long story")
+            raise RuntimeError("damaged\nwith a long story")
 
     before(monkeypatch, "engine.Engine._encode", look)
     with torch_threads(1):  # one part
