@@ -252,6 +252,29 @@ def test_a_folder_that_is_elsewhere_gets_more_recordings(scene: Scene) -> None:
         assert scene.transcribe(more=moved) == 0 and len(scene.rows()) == 3**number
 
 
+def test_a_folder_that_is_elsewhere_with_as_many_new_recordings(scene: Scene) -> None:
+    """Nothing is decoded if most of its recordings are found again, whatever else is new; not if few are, or if they stay."""
+    for name in "abc":
+        scene.recording(f"s1/{name}.flac")
+    assert scene.transcribe() == 0
+    old, new = scene.inputs / "s1", scene.inputs.with_name("elsewhere")
+    old.rename(new)
+    scene.inputs = new
+    for name in ("0", "d", "e"):
+        scene.recording(f"{name}.flac", "two")
+    for more in ((), ("--dry-run",)):
+        assert scene.transcribe(code=NO_MODEL, more=more) == 2
+        assert f"sizes of some of these inputs, so nothing is decoded: --moved {old}={new} takes" in scene.said
+    old.mkdir()
+    for name in "bc":
+        shutil.copy2(new / f"{name}.flac", old)
+    assert scene.transcribe(more=("--dry-run",)) == 0 and "--moved" not in scene.said
+    shutil.rmtree(old)
+    for name in "bc":
+        scene.recording(f"{name}.flac", "three")
+    assert scene.transcribe(more=("--dry-run",)) == 0 and "--moved" not in scene.said
+
+
 @in_a_folder
 @pytest.mark.parametrize(("clips", "code"), [(("one", "one"), 0), (("one", "two"), 2)])
 def test_recordings_of_a_fixed_length_are_decoded_each_night(scene: Scene, clips: tuple[str, str], code: int) -> None:
