@@ -22,7 +22,8 @@ _MIN_SENTENCES, _MAX_SENTENCES = 3, 8
 _MIN_WORDS, _MAX_WORDS = 30, 120  # the fewest before a cut inside a sentence
 _SHORT_S = 30.0  # up to this length a recording is a paragraph, or one a turn
 _LONG_WORD, _WORD_COLUMNS = 30, 4  # a longer "word" is a phrase of a script without spaces, and counts by its columns
-_MARKDOWN = re.compile(r"[\\`*_{}[\]<>#|~$^@]|&(?=#?\w+;)")  # & is markup where it begins an entity
+# & is markup where it begins an entity, _ where no letter is on one of its sides, and # where a line begins, as none does here.
+_MARKDOWN = re.compile(r"[\\`*{}[\]<>|~$^@]|&(?=#?\w+;)|(?<![^\W_])_|_(?![^\W_])")
 
 
 class Paragraph(NamedTuple):

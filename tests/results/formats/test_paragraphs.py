@@ -125,10 +125,26 @@ def test_markdown_has_a_heading_times_and_escaped_text() -> None:
     heading, text = (one.children or [] for one in MarkdownIt().parse(written) if one.type == "inline")
     assert [part.content for part in heading] == ["a_b *c*.mp3 (1:02:34)"]
     assert [part.content for part in text] == [f"[00:00] {HOSTILE}"], "text alone, no markup"
-    assert not re.search(r"(?<!\\)(\\\\)*[`*_{}<>#&|~$^@]", written.partition("\n")[2]), "of other dialects neither"
+    assert not re.search(r"(?<!\\)(\\\\)*[`*_{}<>&|~$^@]", written.partition("\n")[2]), "of other dialects neither"
     assert without_markup(written).strip() == HOSTILE
     assert to_md(transcript([], "")) == "# talk.mp3 (10:00)\n"
+    plain = replace(AUDIO, id="ep03_week2 take #2.wav")
+    assert to_md(transcript(said(("#1 of snake_case.", 0.0)), audio=plain)) == (
+        "# ep03_week2 take #2.wav (10:00)\n\n[00:00] #1 of snake_case.\n"
+    ), "nothing is escaped that is no markup where it stands"
     assert to_md(transcript(said(("R&D at A & B.", 0.0)))).endswith("[00:00] R&D at A & B.\n")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text("aß1_#*\\ .`(", min_size=1, max_size=12).map(clean_text).filter(str.strip))
+def test_markdown_is_read_back(name: str) -> None:
+    written = to_md(transcript(said((name, 0.0)), audio=replace(AUDIO, id=name)))
+    heading, text = (one.children or [] for one in MarkdownIt().parse(written) if one.type == "inline")
+    assert [part.content for part in heading] == [f"{name} (10:00)"] or "\\" in name, (
+        "of an id, what follows a \\ is its name"
+    )
+    assert [part.content for part in text] == [f"[00:00] {name}"]
+    assert without_markup(written).strip() == name.strip()
 
 
 def test_a_text_that_is_not_its_words_stays_whole() -> None:
