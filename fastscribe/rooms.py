@@ -126,17 +126,15 @@ class SideModel(NamedTuple):
         return str(part.get("_target_", "") if isinstance(part, dict) else "").endswith(self.part_class)
 
 
-_SORTFORMER = "a speaker model (Sortformer): it tells who speaks when"
-_VOICE = "a voice model (TitaNet, ECAPA-TDNN): it tells whose voice it is"
+_SORTFORMER = "a speaker model (Sortformer): it tells who speaks when", "nvidia/diar_streaming_sortformer_4spk-v2.1"
+_VOICE = (
+    "a voice model (TitaNet, ECAPA-TDNN): it tells whose voice it is",
+    "nvidia/speakerverification_en_titanet_large",
+)
 # By the field of Options that names one, which is a "side model" of the room's paths.
 SIDE_MODELS = {
-    "speakers": SideModel(
-        _SORTFORMER,
-        "nvidia/diar_streaming_sortformer_4spk-v2.1",
-        "sortformer_modules",
-        model_type="nemotron3_diarization",
-    ),
-    "voices": SideModel(_VOICE, "nvidia/speakerverification_en_titanet_large", "decoder", part_class=".SpeakerDecoder"),
+    "speakers": SideModel(*_SORTFORMER, "sortformer_modules", model_type="nemotron3_diarization"),
+    "voices": SideModel(*_VOICE, "decoder", part_class=".SpeakerDecoder"),
 }
 
 

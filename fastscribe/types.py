@@ -146,6 +146,8 @@ class AudioInfo(_Keyed):
     missing_channel: Channel | None = None  # that was asked for
     # Spans in seconds in which channels would cancel each other, so that one replaced the other; known once they are read.
     opposite_phase: tuple[tuple[float, float], ...] = field(default=(), compare=False)
+    # Time in seconds in which a channel alone has sound, by channel; known once they are read and mixed.
+    alone_s: tuple[float, ...] = field(default=(), compare=False)
     unread: Source | None = None  # set: the values come from the manifest, and the loader has yet to open the file
     given_key: Any = field(default=None, compare=False)  # as Source's
     listed: str = field(default="", compare=False)  # as Source's
