@@ -440,7 +440,8 @@ def check_same_settings(where: Path | str, before: Mapping[str, Any], fingerprin
         for name in names
     )
     why = ", which needs decoding again" if names == ["--tokens"] and now["--tokens"] else ""
-    start_over = "" if "export" in now else ", or --overwrite to start over"  # which export does not have
+    alone = "new recordings alone may go there, and fastscribe export -o joins the results"
+    start_over = "" if "export" in now else f" ({alone}), or --overwrite to start over"  # which export does not have
     go_on = [_as_given(before, name) for name in names]
     same = "" if None in go_on else f"; to go on here, run it {', '.join(filter(None, go_on))}"
     raise UsageError(

@@ -131,7 +131,7 @@ def test_others_are_averaged(tmp_path, second):
     ("leak", "alone_s"), [(0.03, (10.0, 6.0)), (0.5, (0.0, 0.0)), (1.0, (0.0, 0.0))], ids=["soft", "loud", "one voice"]
 )
 def test_the_time_in_which_a_channel_alone_has_sound(tmp_path, leak, alone_s):
-    """As of two voices with a microphone each, whatever is heard of the other one; in silence neither has."""
+    """As of two voices with a microphone each, if the other voice is soft there; in silence neither channel has sound."""
     noise_S = np.random.default_rng(2).normal(0, 0.3, 10 * RATE)
     voices = np.zeros((2, 20 * RATE))
     voices[0, : len(noise_S)], voices[1, 14 * RATE :] = noise_S, noise_S[: 6 * RATE]

@@ -131,7 +131,7 @@ def test_markdown_has_a_heading_times_and_escaped_text() -> None:
     plain = replace(AUDIO, id="ep03_week2 take #2.wav")
     assert to_md(transcript(said(("#1 of snake_case.", 0.0)), audio=plain)) == (
         "# ep03_week2 take #2.wav (10:00)\n\n[00:00] #1 of snake_case.\n"
-    ), "nothing is escaped that is no markup where it stands"
+    ), "neither is markup there"
     assert to_md(transcript(said(("R&D at A & B.", 0.0)))).endswith("[00:00] R&D at A & B.\n")
 
 
