@@ -10,6 +10,7 @@ samples at the file's own rate, so that they do not drift.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, Protocol, TypeAlias
@@ -117,6 +118,13 @@ class Source(_Keyed):
     boost: tuple[Phrase, ...] = ()  # phrases of this recording, beside those of the run
     # Tag of the language that the text is kept to (context/language_filter.py); None: of none.
     language: str | None = None
+
+
+class MixNotes(NamedTuple):
+    """What reading adds of a mix of channels (audio/mixing.py), in samples of the file."""
+
+    opposite: list[tuple[int, int]]  # spans in which one channel replaces another that would cancel it
+    alone: Counter[int]  # by channel: in which it alone has sound
 
 
 @dataclass(frozen=True)

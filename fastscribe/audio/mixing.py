@@ -17,14 +17,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import combinations, groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from fastscribe.types import AnyArray, AudioInfo, BoolArray, Float32Array, Float64Array, Int64Array, SampleArray
-
-if TYPE_CHECKING:
-    from fastscribe.audio.read import MixNotes
+from fastscribe.types import (
+    AnyArray,
+    AudioInfo,
+    BoolArray,
+    Float32Array,
+    Float64Array,
+    Int64Array,
+    MixNotes,
+    SampleArray,
+)
 
 BLOCK_S = 0.25
 _NEAR = 3  # blocks on either side that are measured together with a block

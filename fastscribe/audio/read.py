@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import soundfile
@@ -26,17 +26,10 @@ from fastscribe.audio.failures import ContainerError, system_problem
 from fastscribe.audio.formats import MISSING_TOLERANCE_S
 from fastscribe.audio.sound import MIN_CACHED_S, cached_open
 from fastscribe.errors import AudioError
-from fastscribe.types import AudioInfo, Float32Array, SampleArray, Utterance
+from fastscribe.types import AudioInfo, Float32Array, MixNotes, SampleArray, Utterance
 
 if TYPE_CHECKING:
     from fastscribe.audio.sound import OpenSound
-
-
-class MixNotes(NamedTuple):
-    """What the mix of channels shows (mixing.py), in samples of the file."""
-
-    opposite: list[tuple[int, int]]  # spans in which one channel replaces another that would cancel it
-    alone: Counter[int]  # by channel: in which it alone has sound
 
 
 CONTEXT_S = 0.05  # several times the length of the resampling filters

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastscribe.audio.read import (
-    MixNotes,
     context_samples,
     is_plain_ratio,
     output_length,
@@ -26,7 +25,7 @@ from fastscribe.audio.read import (
     sample_type,
 )
 from fastscribe.segmentation.silence import centre, cut_out, find_zeros, mono_zeros
-from fastscribe.types import AudioInfo, Batch, Cut, Int64Array, NativeRows, SampleArray, Utterance
+from fastscribe.types import AudioInfo, Batch, Cut, Int64Array, MixNotes, NativeRows, SampleArray, Utterance
 
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], SampleArray]
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from fastscribe.audio.failures import to_failure
 from fastscribe.audio.mixing import noted
-from fastscribe.audio.read import MixNotes, channel_blocks, read
+from fastscribe.audio.read import channel_blocks, read
 from fastscribe.audio.surround import SURROUND
 from fastscribe.pipeline.interfaces import PlainInputs, PlainTranscripts, Step
 from fastscribe.segmentation.loudness import SILENCE
@@ -24,7 +24,7 @@ from fastscribe.speakers.config import TURNS, SpeakerModelConfig
 from fastscribe.speakers.dialogues import check_names, dialogue
 from fastscribe.speakers.turns import RttmTurns, stitched, turns_of, windows
 from fastscribe.text.transcript import DecodedUtterance
-from fastscribe.types import AudioInfo, Float32Array, Samples, Transcript, Turn, Utterance
+from fastscribe.types import AudioInfo, Float32Array, MixNotes, Samples, Transcript, Turn, Utterance
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,8 +12,8 @@ import soundfile
 
 from fastscribe.audio.mixing import joined, noted
 from fastscribe.audio.probe import probe
-from fastscribe.audio.read import MixNotes, blocks, read, read_native_into
-from fastscribe.types import AudioInfo, Source, Utterance
+from fastscribe.audio.read import blocks, read, read_native_into
+from fastscribe.types import AudioInfo, MixNotes, Source, Utterance
 from tests.conftest import AUDIO
 
 RATE = 16_000
