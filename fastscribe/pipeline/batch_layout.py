@@ -40,11 +40,11 @@ class ReadRow(NamedTuple):
     length: int
     is_silent: bool = False  # digital silence alone, which is not decoded
     cuts: tuple[Cut, ...] = ()
-    notes: MixNotes | None = None  # as read_into() gives them
+    notes: MixNotes | None = None  # as read_into() gives them, if there are any
 
     def noted(self, utterance: Utterance) -> Utterance:
         """Return the utterance that was read, with what reading it has shown."""
-        if self.notes is None or not any(self.notes):
+        if self.notes is None:
             return utterance
         from fastscribe.audio.mixing import noted
 
@@ -156,7 +156,7 @@ class BatchArrays:
             length -= round(sum(cut.duration_s for cut in cuts) * self._rate)
         if length < self._least and native_slot is None and not cuts and utterance.purpose == "words":
             cuts, length = centre(row_S, length, self._least, self._rate), self._least
-        return ReadRow(length, cuts=cuts, notes=notes)
+        return ReadRow(length, cuts=cuts, notes=notes if any(notes) else None)
 
     def batch(
         self, utterances: tuple[Utterance, ...], rows: Sequence[int], lengths_B: Int64Array, allocate: Allocate | None

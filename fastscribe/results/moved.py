@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,8 +31,8 @@ def moved_line(storage: Storage, run: OutputRun, journal: Journal, inputs: Itera
 
     There is nothing to say if all of the first inputs have results, or if nothing is known of the others under any other path.
     New recordings may be among them if most of the old folder's are found again. If most inputs have results, the run goes on
-    after its line. A --moved finds a result that an earlier run has taken over, too, and
-    the run ends if it finds none; not a shard of which most have results, as those that moved may be in others.
+    after its line. A --moved finds a result that an earlier run has taken over, too, and the run ends if it finds none; not a
+    shard of which most have results, as those that moved may be in others.
 
     Args:
         storage: Where the results are.
@@ -150,10 +151,9 @@ def _place_of(
     place is UNKNOWN_PLACE if rows name it by a path that counts from their list, or from another folder than this run's.
     """
     source, _, entry = found[0]
-    row = storage.read(ROWS, entry.begin, entry.end)
-    if not is_row(row):  # someone edited the rows, which a run mends first
+    stated, path = _stated_path(storage, entry), str(source.file)
+    if stated is None:  # someone edited the rows, which a run mends first
         return None
-    stated, path = str(json.loads(row).get("audio_filepath")), str(source.file)
     is_relative = source.row is not None and not os.path.isabs(stated)  # to its list, which may have been anywhere
     here = _folders(os.path.abspath(stated), os.path.abspath(path))
     is_relative &= here is None or not is_known(source, here)  # a folder's rows count from here
@@ -164,6 +164,14 @@ def _place_of(
     if moved is None or (os.path.exists(old) and not may_be_there):
         return None
     return moved if is_known(source, moved) else moved._replace(old=UNKNOWN_PLACE)
+
+
+def _stated_path(storage: Storage, entry: Entry) -> str | None:
+    """Return the path of a recording as its row has it; None if that is no row."""
+    row = storage.read(ROWS, entry.begin, entry.end)
+    with suppress(ValueError, KeyError):
+        return str(json.loads(row)["audio_filepath"]) if is_row(row) else None
+    return None
 
 
 def _places_since(first: str, facts: Mapping[str, Any]) -> list[str]:
@@ -182,9 +190,8 @@ def _is_of_most(moved: Moved, storage: Storage, journal: Journal) -> bool:
     """
     live, are_moved = np.flatnonzero(journal.is_live), list[bool]()
     for entry in map(journal.entry, live[:: len(live) // _ROWS + 1].tolist()):
-        row = storage.read(ROWS, entry.begin, entry.end)
-        first = os.path.abspath(str(json.loads(row).get("audio_filepath"))) if is_row(row) else ""
-        for old in _places_since(first, journal.facts):
+        stated = _stated_path(storage, entry)
+        for old in () if stated is None else _places_since(os.path.abspath(stated), journal.facts):
             if new := Moved(moved.new, moved.old).before(old):
                 is_there = os.path.isfile(new) and os.path.getsize(new) == entry.input_bytes
                 are_moved.append(is_there and not os.path.exists(old))

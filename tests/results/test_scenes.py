@@ -276,6 +276,15 @@ def test_a_folder_that_is_elsewhere_with_as_many_new_recordings(scene: Scene) ->
 
 
 @in_a_folder
+def test_an_edited_row_does_not_tell_where_a_recording_was(scene: Scene) -> None:
+    scene.recording("a.flac"), scene.recording("b.flac")
+    assert scene.transcribe() == 0
+    scene.write("transcripts.jsonl", scene.read("transcripts.jsonl").replace(b'": ', b"',", 1))
+    new = scene.inputs.rename(scene.inputs.with_name("elsewhere"))
+    assert scene.transcribe(new, more=("--dry-run",)) == 0 and "--moved" not in scene.said
+
+
+@in_a_folder
 @pytest.mark.parametrize(("clips", "code"), [(("one", "one"), 0), (("one", "two"), 2)])
 def test_recordings_of_a_fixed_length_are_decoded_each_night(scene: Scene, clips: tuple[str, str], code: int) -> None:
     """Equal sizes do not show that they are those of the night before, which are gone; a line says so."""
