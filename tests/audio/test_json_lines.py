@@ -92,7 +92,7 @@ def test_binary_data_is_named() -> None:
         (
             "talk.srt",
             "1\n00:00:00,000 --> 00:00:01,080\nIt.\n",
-            "of an edited text, fastscribe align --text makes other formats",
+            "of a corrected text, fastscribe align --text makes other formats",
         ),
     ],
 )

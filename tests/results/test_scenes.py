@@ -279,7 +279,7 @@ def test_a_folder_that_is_elsewhere_with_as_many_new_recordings(scene: Scene) ->
 def test_an_edited_row_does_not_tell_where_a_recording_was(scene: Scene) -> None:
     scene.recording("a.flac"), scene.recording("b.flac")
     assert scene.transcribe() == 0
-    scene.write("transcripts.jsonl", scene.read("transcripts.jsonl").replace(b'": ', b"',", 1))
+    scene.write("transcripts.jsonl", scene.read("transcripts.jsonl").replace(b'": ', b'"_ ', 1))
     new = scene.inputs.rename(scene.inputs.with_name("elsewhere"))
     assert scene.transcribe(new, more=("--dry-run",)) == 0 and "--moved" not in scene.said
 
