@@ -17,7 +17,7 @@ from fastscribe._system.standard_streams import log_to_stderr
 from fastscribe.audio.given import is_one
 from fastscribe.checkpoint.location import locate
 from fastscribe.checkpoint.reader import Checkpoint, read_for_run
-from fastscribe.config import ModelConfig, Options, OutputStyle, check_load
+from fastscribe.config import ModelConfig, Options, OutputStyle, check_kind, check_load
 from fastscribe.errors import DeviceFailed, UsageError
 from fastscribe.fast_paths import RefusedPaths
 from fastscribe.pipeline.batching import Budget
@@ -355,8 +355,10 @@ class Transcriber:
 
         Raises:
             DeviceFailed: The GPU is lost.
-            UsageError: As for transcribe().
+            UsageError: As for transcribe(), and for a style that is no OutputStyle.
         """
+        if style is not None:
+            check_kind("style", style, OutputStyle)
         if self._is_running:
             raise UsageError("another run of this Transcriber is not finished: read all its results, or close() it")
         _check_fork(self._process)

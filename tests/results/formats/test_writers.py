@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from fastscribe._system.text_layout import clean_text
 from fastscribe.audio.formats import is_other_name
 from fastscribe.config import OUTPUT_FORMATS, OutputStyle, SubtitleStyle
+from fastscribe.errors import OptionError
 from fastscribe.results.formats.cue_files import to_srt, to_vtt
 from fastscribe.results.formats.writers import (
     SINGLE_FORMATS,
@@ -67,6 +68,13 @@ def test_a_rendered_transcript_has_its_texts_and_what_is_counted() -> None:
 def one_word(text: str, start_s: float = 0.0, end_s: float = 1.0, confidence: float = 0.9) -> Transcript:
     word = Word(text, start_s, end_s, confidence)
     return Transcript(AUDIO, text, (Segment(text, start_s, end_s, confidence, (word,)),), (Token(1, text, 0, 1, 1),))
+
+
+def test_what_a_result_cannot_be_rendered_as_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"^style .*: not a fastscribe.SubtitleStyle"):
+        render(TRANSCRIPT, "srt", style=OutputStyle(("srt",)))  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match=r"^format 'vtt': the result was rendered as jsonl and srt only"):
+        render(rendered(TRANSCRIPT, OutputStyle(("srt",))), "vtt")
 
 
 def test_jsonl_is_the_documented_object() -> None:
