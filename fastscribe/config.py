@@ -391,7 +391,8 @@ class Options:
     )
     voices: str | None = None  # path of a voice model (TitaNet, ECAPA-TDNN), which makes a voice print of each speaker
     track: int | None = None  # audio track of files that have several, from 0; None: the first
-    window: int = 20_000  # maximum number of inputs that are probed and sorted together
+    # Maximum number of inputs that are probed and sorted together. Fewer wait up to 1 s for a slow source; 1 never waits.
+    window: int = 20_000
     # Threads that read audio, or helper processes; None: by the number of processors; 0: likewise, but no helper processes.
     threads: int | None = None
     attention: str | None = None  # text for parse_attention; None: the checkpoint's own
