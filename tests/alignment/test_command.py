@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import AUDIO, DATA, MODELS
-from tests.helpers.processes import fastscribe
+from tests.helpers.processes import fastscribe, refused
 from tests.helpers.schemas import check_schema
 
 MODEL = str(MODELS / "hybrid" / "model.nemo")
@@ -88,8 +88,7 @@ def test_folder_of_texts_resumes(tmp_path: Path) -> None:
     assert found[FILES[1].name]["gaps"] and not found[FILES[2].name]["gaps"]
     report = json.loads((out / "report.json").read_text(encoding="utf-8"))
     assert (report["files"], report["skipped"]) == (2, 1)
-    other = fastscribe("transcribe", audio, "-o", out, "--model", MODEL, "--quiet")
-    assert other.returncode == 2 and "align" in other.stderr
+    assert "align" in refused("transcribe", audio, "-o", out, "--model", MODEL, "--quiet")
 
 
 def test_errors_of_the_text_are_said(tmp_path: Path) -> None:

@@ -63,18 +63,15 @@ def test_a_rendered_transcript_has_its_texts_and_what_is_counted() -> None:
     assert render(found, "srt") == to_srt(whole)
     assert (found.text, found.gaps, found.language, found.speakers) == (whole.text, whole.gaps, "en", ("Ann",))
     assert (found.segments, found.tokens, found.audio) == ((), (), AUDIO)
+    with pytest.raises(OptionError, match=r"^format 'vtt': the result was rendered as json and jsonl and srt only"):
+        render(found, "vtt")
+    with pytest.raises(OptionError, match=r"^style .*: not a fastscribe.SubtitleStyle"):
+        render(whole, "srt", style=style)  # type: ignore[arg-type]
 
 
 def one_word(text: str, start_s: float = 0.0, end_s: float = 1.0, confidence: float = 0.9) -> Transcript:
     word = Word(text, start_s, end_s, confidence)
     return Transcript(AUDIO, text, (Segment(text, start_s, end_s, confidence, (word,)),), (Token(1, text, 0, 1, 1),))
-
-
-def test_what_a_result_cannot_be_rendered_as_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"^style .*: not a fastscribe.SubtitleStyle"):
-        render(TRANSCRIPT, "srt", style=OutputStyle(("srt",)))  # type: ignore[arg-type]
-    with pytest.raises(OptionError, match=r"^format 'vtt': the result was rendered as jsonl and srt only"):
-        render(rendered(TRANSCRIPT, OutputStyle(("srt",))), "vtt")
 
 
 def test_jsonl_is_the_documented_object() -> None:
