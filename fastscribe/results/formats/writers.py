@@ -86,7 +86,7 @@ def render(
         raise OptionError("format", format, f"not one of {', '.join(OUTPUT_FORMATS)}")
     if isinstance(result, RenderedTranscript):
         if format not in result.contents:
-            rendered_as = " and ".join(sorted(result.contents))
+            rendered_as = ", ".join(sorted(result.contents))
             raise OptionError("format", format, f"the result was rendered as {rendered_as} only, and has no words")
         return result.contents[format].decode()
     if format == "jsonl":

@@ -63,7 +63,7 @@ def test_a_rendered_transcript_has_its_texts_and_what_is_counted() -> None:
     assert render(found, "srt") == to_srt(whole)
     assert (found.text, found.gaps, found.language, found.speakers) == (whole.text, whole.gaps, "en", ("Ann",))
     assert (found.segments, found.tokens, found.audio) == ((), (), AUDIO)
-    with pytest.raises(OptionError, match=r"^format 'vtt': the result was rendered as json and jsonl and srt only"):
+    with pytest.raises(OptionError, match=r"^format 'vtt': the result was rendered as json, jsonl, srt only"):
         render(found, "vtt")
     with pytest.raises(OptionError, match=r"^style .*: not a fastscribe.SubtitleStyle"):
         render(whole, "srt", style=style)  # type: ignore[arg-type]
