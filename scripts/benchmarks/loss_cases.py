@@ -127,7 +127,7 @@ def prepared(case: Case, device: torch.device) -> Callable[[], None]:
     said = (labels_BU, frames_B, labels_B)
     config = TransducerLossConfig(durations=tuple(range(shape.num_durations)))
     if case.form == "joint":
-        return _joint_call(shape, dtype, device, said, config)
+        return joint_call(shape, dtype, device, said, config)
     if case.form == "materialised":
         return _materialised_call(shape, dtype, device, _loss(case, said, config, device))
     size = (shape.batch_size, shape.num_frames, shape.num_labels + 1, shape.num_outputs)
@@ -141,7 +141,7 @@ def prepared(case: Case, device: torch.device) -> Callable[[], None]:
     return call
 
 
-def _joint_call(
+def joint_call(
     shape: LossShape, dtype: torch.dtype, device: torch.device, said: Said, config: TransducerLossConfig
 ) -> Callable[[], None]:
     """Return a call of joint_transducer_loss and its backward."""
