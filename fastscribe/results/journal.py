@@ -433,6 +433,10 @@ def check_same_settings(where: Path | str, before: Mapping[str, Any], fingerprin
         names = [name for name in names if name != "--language"]  # it follows, as others do only if somebody gave them
     if not names:
         return
+    start_over = "" if "export" in now else ", or --overwrite to start over"  # which export does not have
+    if "--align" in names:
+        command = "align" if "--align" in before else "transcribe"
+        raise UsageError(f"{where}: holds results of {command}: use another folder{start_over}")
     differences = "; ".join(
         f"{name}: {'other phrases were given' if name == '--boost' else 'was another one'}"
         if {_shown(before, name), _shown(now, name)} <= {_PHRASES, _MODEL}
@@ -440,7 +444,6 @@ def check_same_settings(where: Path | str, before: Mapping[str, Any], fingerprin
         for name in names
     )
     why = ", which needs decoding again" if names == ["--tokens"] and now["--tokens"] else ""
-    start_over = "" if "export" in now else ", or --overwrite to start over"  # which export does not have
     go_on = [_as_given(before, name) for name in names]
     same = "" if None in go_on else f"; to go on here, run it {', '.join(filter(None, go_on))}"
     raise UsageError(

@@ -131,6 +131,7 @@ def test_webvtt() -> None:
             "text": "<v.loud Bob>Hello</v> <c.red>you&nbsp;all</c>",
             "id": "intro",
             "settings": "line:0",
+            "speaker": "Bob",
         },
         {"start": 3.0, "end": 4.0, "text": "<i>there</i>"},
     ]
@@ -164,7 +165,7 @@ def test_rolling_captions_are_spoken_once() -> None:
 def test_ass() -> None:
     words, given = read_subtitles(ASS, "ass")
     assert words.split("\n") == ["hello all", "there, you", ""]
-    assert given["cues"][1] == {"start": 3.0, "end": 4.0, "text": "{\\i1}there{\\i0},\\Nyou"}
+    assert given["cues"][1] == {"start": 3.0, "end": 4.0, "text": "{\\i1}there{\\i0},\\Nyou", "speaker": "Anna"}
     kept = SSAFile.from_string(given["header"], "ass")
     assert [(one.layer, one.style, one.name, one.type) for one in kept][:2] == [
         (0, "Fancy", "Bob", "Dialogue"),

@@ -70,6 +70,7 @@ def to_ass(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE) -> str:
     if file is not None and len(file) == len(cues):
         for event, cue in zip(file, cues, strict=True):
             event.start, event.end = cue.start_ms, cue.end_ms
+            event.name = event.name and (_name_of(cue) or event.name)
     else:
         file = SSAFile()
         file.info = dict(_INFO)
@@ -79,9 +80,8 @@ def to_ass(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE) -> str:
             for number, name in enumerate(styles.values() or ["Default"])
         }
         for cue in cues:
-            name = clean_text(cue.speaker or "").replace(",", ";")  # commas separate the fields
             event_style = styles.get(cue.speaker or "", "Default")
-            file.events.append(SSAEvent(cue.start_ms, cue.end_ms, _karaoke(cue), style=event_style, name=name))
+            file.events.append(SSAEvent(cue.start_ms, cue.end_ms, _karaoke(cue), style=event_style, name=_name_of(cue)))
     text = StringIO()
     _Ass.to_file(file, text, "ass", header_notice="")
     return text.getvalue()
@@ -98,6 +98,10 @@ def _given_file(transcript: Transcript) -> SSAFile | None:
             return SSAFile.from_string(given.header, "ass")
     except (IndexError, TypeError, ValueError):
         return None
+
+
+def _name_of(cue: Cue) -> str:
+    return clean_text(cue.speaker or "").replace(",", ";")  # commas separate the fields
 
 
 def _karaoke(cue: Cue) -> str:
