@@ -187,7 +187,7 @@ class TextAligner:
         given = cues_of_row(audio.row)
         stated = (audio.row or {}).get("text")
         text = stated if isinstance(stated, str) else ""
-        text, speakers = without_names(text) if given is None else (text, given.speakers)
+        text, speakers = without_names(text) if given is None else (text, [one.speaker or None for one in given.cues])
         script = self._speller.script(text, num_lines=0 if given is None else len(given.cues))
         if any(
             speaker is None for speaker, line in zip(speakers, script.lines, strict=False) if script.tokens_of(line)

@@ -49,7 +49,6 @@ class Texts:
         passed_over: The files so far that lie beside the text of a recording.
         edited: The files so far that count before others, because they were edited since the run whose folder this is.
         without: The recordings so far that have no text in the folder.
-        num_found: How many have one.
     """
 
     path: Path | None = None
@@ -57,7 +56,6 @@ class Texts:
     passed_over: list[Path] = field(default_factory=list)
     edited: list[Path] = field(default_factory=list)
     without: list[str] = field(default_factory=list)
-    num_found: int = 0
 
     def check(self, has_several: bool = False, output: Path | None = None) -> None:
         """Check the path before a run.
@@ -101,16 +99,7 @@ class Texts:
             return to_failure(source, "input", error)
         if row is None:
             self.without.append(source.path)
-            return None
-        self.num_found += 1
-        return replace(source, row=row)
-
-    def check_found(self) -> None:
-        """Raise UsageError if no recording of a run has a text in the folder."""
-        if self.without and not self.num_found:
-            raise UsageError(
-                f"{self._without_line}; the text of talk.mp3 is talk.txt, or one with {', '.join(_EXTENSIONS[1:])}"
-            )
+        return None if row is None else replace(source, row=row)
 
     @property
     def lines(self) -> list[str]:
@@ -129,13 +118,13 @@ class Texts:
             found.append(
                 f"{first_of([*map(str, self.edited)], _MAX_NAMED)}: edited since the run, so {counts} before other texts"
             )
-        return [*found, self._without_line] if self.without else found
-
-    @property
-    def _without_line(self) -> str:
-        were = "was" if len(self.without) == 1 else "were"
-        number = count_of(len(self.without), "recording")
-        return f"{number} without a text in {self.path} {were} left out: {first_of(self.without, _MAX_NAMED)}"
+        if self.without:
+            has = "has" if len(self.without) == 1 else "have"
+            found.append(
+                f"{count_of(len(self.without), 'recording')} left out that {has} no text ({', '.join(_EXTENSIONS)}) in "
+                f"{self.path}, or an empty one: {first_of(self.without, _MAX_NAMED)}"
+            )
+        return found
 
     def _row(self, source: Source) -> dict[str, Any] | None:
         row = dict(source.row or {})
@@ -239,13 +228,15 @@ _MARKS = frozenset(_DASHES + _MUSIC + "*~_•…<>|/\\.,:;!?\"'")
 _LEADING = re.compile(f"[{re.escape(f'>*•{_DASHES}{_MUSIC}')}\\s]+")
 _LABEL = re.compile(r"([^:\n]{1,40}?)\s*:(?=\s|$)")
 _MAX_LABEL_WORDS = 4
-# Of a paragraph in Markdown: its time and its speaker, emphasis, and characters that are no markup.
-_TIME_AND_SPEAKER = re.compile(r"(?:\[[\d:]+\]\s*)?(?:\*\*((?:\\.|[^*\\]){1,36}?)(?:\*\*:|:\*\*))?")
-_BOLD = re.compile(r"\*\*(.+)\*\*")  # a label in it is a name
+# Of a paragraph in Markdown: its time, its speaker's name with the colon in bold, other emphasis, and characters that are no
+# markup.
+_TIME = re.compile(r"\A\[[\d:]+\]\s*")
+_BOLD_COLON = re.compile(r"\A(\*\*[^*:]{1,36}):\*\*(?!\S)")
 _HEADING = re.compile(r"#{1,6}\s")
 _EMPHASIS = re.compile(
-    r"(\\.)|(?<!\*)(\*{1,3})(?![\s*])([^*\\\n]*(?:\\.[^*\\\n]*){0,99})(?<!\s)\2(?!\*)"
-    r"|(?<!\w)(_{1,3})(?![\s_])([^_\\\n]*(?:\\.[^_\\\n]*){0,99})(?<!\s)\4(?!\w)"
+    r"(\\.|^\*\*(?:\\.|[^*\\\n]){1,36}\*\*:(?!\S))|(?<!\*)(\*{1,3})(?![\s*])([^*\\\n]*(?:\\.[^*\\\n]*){0,99})(?<!\s)\2(?!\*)"
+    r"|(?<!\w)(_{1,3})(?![\s_])([^_\\\n]*(?:\\.[^_\\\n]*){0,99})(?<!\s)\4(?!\w)",
+    re.MULTILINE,
 )
 _ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
 _OWN_NAME = re.compile(r"(?:channel|speaker) \d+")  # of a speaker without a name (--speakers)
@@ -306,7 +297,9 @@ def read_subtitles(text: str, format: str, encoding: str | None = None) -> tuple
     names = [[plain_text(name, format) for name in cue.pop("names", ()) if name] for cue in cues]
     words, speakers = _spoken(_without_repeats(shown), names)
     if next((name for text, name in zip(words, speakers, strict=True) if text), "") and None not in speakers:
-        cues = [{**cue, "speaker": name} if name else cue for cue, name in zip(cues, speakers, strict=True)]
+        speaker = ""
+        for cue, name in zip(cues, speakers, strict=True):
+            cue["speaker"] = speaker = name or speaker
     given = {
         "format": format,
         **({"encoding": encoding} if encoding else {}),
@@ -357,15 +350,11 @@ def _name_in(names: Sequence[str]) -> str | None:
 
 def without_markup(text: str) -> str:
     """Return Markdown without headings, times and emphasis but that of names. Lines keep their numbers."""
-    lines = list[str]()
-    for line in text.splitlines():
-        begin = _TIME_AND_SPEAKER.match(line)
-        assert begin is not None  # it may be empty
-        rest = line[begin.end() :]
-        for _ in range(2):  # italics in bold
-            rest = _EMPHASIS.sub(r"\1\3\5", rest)
-        lines.append("" if _HEADING.match(line) else f"**{begin[1]}**:{rest}" if begin[1] else rest)
-    return _ESCAPED.sub(r"\1", "\n".join(lines))
+    lines = ("" if _HEADING.match(line) else _TIME.sub("", line) for line in text.splitlines())
+    text = "\n".join(_BOLD_COLON.sub(r"\1**:", line) for line in lines)
+    for _ in range(2):  # italics in bold
+        text = _EMPHASIS.sub(r"\1\3\5", text)
+    return _ESCAPED.sub(r"\1", text)
 
 
 def without_sounds(text: str) -> str:
@@ -390,7 +379,7 @@ def without_names(text: str) -> tuple[str, list[str | None]]:
     speaker, speakers = None, []
     for number, line in enumerate(lines):
         name, lines[number] = _parted(line, labels)
-        speaker = _BOLD.sub(r"\1", name) or speaker
+        speaker = name.removeprefix("**").removesuffix("**") or speaker
         speakers.append(speaker)
     return "\n".join(lines), speakers
 
@@ -412,7 +401,7 @@ def _labels(lines: Iterable[str], num_lines: int, begins_with_name: bool = False
     counts = Counter(label[1] for line in lines if (label := _LABEL.match(line)))
     # The minutes of a call, say, with a name before each line; or the subtitles of a dialogue.
     is_named = counts.total() * 2 > num_lines or (begins_with_name and len(counts) > 1)
-    bold = {label for label in counts if _BOLD.fullmatch(label)}
+    bold = {label for label in counts if label.startswith("**") and label.endswith("**")}
     if counts.total() == num_lines > 1:  # as our own texts of dialogues are
         return bold | {label for label in counts if _may_be_label(label)}
     return bold | {label for label, count in counts.items() if _is_label(label, count > 1, is_named)}

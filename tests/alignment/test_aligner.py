@@ -139,6 +139,44 @@ def test_a_name_before_a_line_is_a_speaker(aligner: Aligner, tmp_path: Path, nam
     assert f"\n{names[1]}: {parts[1]}\n" in render(found, "srt")
 
 
+@pytest.mark.parametrize("format", ["srt", "vtt", "ass", "md"])
+def test_speakers_come_back_from_what_a_run_writes(aligner: Aligner, tmp_path: Path, format: str) -> None:
+    words = TEXTS[FILES[0].name].split()
+    text = f"Anna: {' '.join(words[:4])}\n\nBerta: {' '.join(words[4:])}\n"
+    written = aligned(aligner, tmp_path, {FILES[0].name: text})[FILES[0].name]
+    (tmp_path / f"a.{format}").write_text(render(written, format), encoding="utf-8")
+    (found,) = aligner.align(FILES[0], tmp_path / f"a.{format}")
+    assert isinstance(found, Transcript) and found.speakers == ("Anna", "Berta") and found.words == written.words
+    for other in ("srt", "vtt", "txt", "md"):
+        assert render(found, other) == render(written, other), other
+
+
+def test_paragraphs_of_a_text_stay(aligner: Aligner, tmp_path: Path) -> None:
+    words = TEXTS[FILES[0].name].split()
+    text = f"(Jingle)\n\n{' '.join(words[:2])}\n{' '.join(words[2:4])}\n\n\n{' '.join(words[4:])}\n"
+    found = aligned(aligner, tmp_path, {FILES[0].name: text})[FILES[0].name]
+    assert render(found, "txt") == f"(Jingle)\n\n{' '.join(words[:4])}\n\n{' '.join(words[4:])}\n"
+    stored = to_result(to_object(found))
+    assert isinstance(stored, Transcript) and render(stored, "txt") == render(found, "txt")
+    assert render(found, "md").count("\n\n[00:0") == 3 and not any(word.missing for word in found.words)
+
+
+def test_sounds_before_the_first_name_are_of_nobody(aligner: Aligner, tmp_path: Path) -> None:
+    words = TEXTS[FILES[0].name].split()
+    text = f"(Jingle)\n\nAnna: {' '.join(words[:4])}\n\nBerta: {' '.join(words[4:])}\n"
+    found = aligned(aligner, tmp_path, {FILES[0].name: text})[FILES[0].name]
+    assert found.speakers == ("Anna", "Berta") and render(found, "txt") == text
+    assert "\n(Jingle)\n" in render(found, "srt") and "] (Jingle)\n" in render(found, "md")
+
+
+def test_a_word_that_is_not_written_follows_those_around_it(aligner: Aligner, tmp_path: Path) -> None:
+    """A title that nobody speaks has no subtitle, with a figure, too."""
+    text = f"ox an β ox β\n{TEXTS[FILES[0].name]} β"
+    found = aligned(aligner, tmp_path, {FILES[0].name: text})[FILES[0].name]
+    assert [word.missing for word in found.words] == [True] * 5 + [False] * (len(found.words) - 5)
+    assert "ox" not in render(found, "srt") and "β" in render(found, "srt")
+
+
 def test_words_that_were_not_spoken_are_missing(aligner: Aligner, tmp_path: Path) -> None:
     file = FILES[5].name
     words = TEXTS[file].split()

@@ -32,7 +32,9 @@ class GivenCue(NamedTuple):
     text: str  # with markup
     id: str = ""  # of WebVTT
     settings: str = ""  # of WebVTT
-    speaker: str = ""  # the name that it has: before its text, in a voice tag of WebVTT, or in a field of ASS
+    speaker: str = (
+        ""  # by the name before its text, in a voice tag of WebVTT or a field of ASS, or that of a cue before
+    )
 
     def markup(self, format: str, speaker: str | None = None, name: str = "") -> str:
         """Return the text in the markup of SubRip or WebVTT, or that of its own format.
@@ -40,7 +42,7 @@ class GivenCue(NamedTuple):
         Args:
             format: "srt" or "vtt".
             speaker: Who speaks it; may have another name now.
-            name: Stands before the text, in place of the name that it has. The text of its own format keeps its own.
+            name: Stands before a text in another format, in place of the name that the cue has.
         """
         if format != self.format or (speaker and self.speaker not in ("", speaker)):
             return name + convert(self._unnamed, self.format, format)
@@ -61,7 +63,7 @@ class GivenCue(NamedTuple):
         if not self.speaker:
             return self.text
         before, name = rf"(?:{_TAG}|[\s>*•‐-―−-])*?", re.escape(self.speaker)
-        return re.sub(rf"\A({before}){name}((?:{_TAG})*)\s*:(?![^\s<{{\\])", r"\1\2", self.text)
+        return re.sub(rf"\A({before}){name}((?:{_TAG})*)\s*:(?![^\s<{{\\])[^\S\n]*", r"\1\2", self.text)
 
 
 @dataclass(frozen=True)
@@ -71,15 +73,6 @@ class GivenCues:
     format: str
     header: str
     cues: tuple[GivenCue, ...]
-
-    @property
-    def speakers(self) -> list[str | None]:
-        """Who speaks each cue; without a name, that is the speaker before. None: before the first name."""
-        speaker, found = None, list[str | None]()
-        for one in self.cues:
-            speaker = one.speaker or speaker
-            found.append(speaker)
-        return found
 
 
 def cues_of_row(row: Mapping[str, Any] | None) -> GivenCues | None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from fastscribe.config import SubtitleStyle
+from fastscribe.config import SpeakerNames, SubtitleStyle
 from fastscribe.results.formats.given_cues import cues_of_row
+from fastscribe.results.formats.speaker_names import with_speaker_names
 from fastscribe.results.formats.writers import render
 from fastscribe.types import AudioInfo, Segment, Transcript, Word
 
@@ -104,6 +105,41 @@ def test_a_row_whose_ass_has_a_layer_that_is_none() -> None:
 def test_a_row_whose_ass_is_none_has_the_usual_style(header: str) -> None:
     found = transcript_of(ASS | {"header": header}, [("one,", 1.0, 2.0), ("two", 2.0, 3.5)], [], length_s=9.006)
     assert "Default,,0,0,0,,{\\k100}one,\\N{\\k150}two\n" in render(found, "ass")
+
+
+@pytest.mark.parametrize(
+    ("format", "texts"),
+    [
+        ("srt", ["<b>Anna</b>: one", "two", "Bob: three"]),
+        ("vtt", ["<v Anna><b>one</b>", "<v Anna>two", "<v.loud Bob>three"]),
+    ],
+)
+def test_speakers_are_named_as_each_format_does(format: str, texts: list[str]) -> None:
+    """The text of the same format stays, unless a speaker has another name now."""
+    named = zip(texts, ("Anna", "Anna", "Bob"), strict=True)
+    given = {
+        "format": format,
+        "cues": [{"start": n, "end": n + 1, "text": text, "speaker": name} for n, (text, name) in enumerate(named)],
+    }
+    found = transcript_of(given, *([(word, n, n + 1)] for n, word in enumerate(("one", "two", "three"))))
+    spoken = [replace(one, speaker=name) for one, name in zip(found.segments, ("Anna", "Anna", "Bob"), strict=True)]
+    found = replace(found, segments=tuple(spoken), speakers=("Anna", "Bob"))
+
+    def shown(transcript: Transcript, format: str) -> list[str]:
+        return [
+            block.split(" --> ")[1].split("\n", 1)[1] for block in render(transcript, format).strip().split("\n\n")[-3:]
+        ]
+
+    assert shown(found, format) == texts
+    other = {
+        "srt": ["<v Anna><b></b>one", "<v Anna>two", "<v Bob>three"],
+        "vtt": ["Anna: <b>one</b>", "two", "Bob: three"],
+    }
+    assert shown(found, "vtt" if format == "srt" else "srt") == other[format]
+    names = SpeakerNames(in_order=("Eve", "Bob"))
+    renamed = [text.removeprefix("Anna: ") for text in shown(with_speaker_names(found, names), format)]
+    assert "Eve" in renamed[0] and "Anna" not in "".join(renamed) and renamed[2] == texts[2]
+    assert re.findall(r"\nDialogue.*,Speaker .,(.*?),", render(found, "ass")) == ["Anna", "Anna", "Bob"]
 
 
 def test_unheard_cues_in_a_row_are_not_piled_up() -> None:
