@@ -68,9 +68,7 @@ def _timed(lines: Sequence[str], is_webvtt: bool) -> tuple[str, list[dict[str, A
         shown = event.text.replace(_LINE_BREAK, "\n").replace(_MARK, "")
         shown = _INSIDE_TIME.sub("", shown) if is_webvtt else shown
         text = "\n".join(line.strip() for line in shown.split("\n") if line.strip())
-        extra: dict[str, Any] = {}
-        if is_webvtt:
-            extra = {**_name_and_settings(lines, place, found), "names": _VOICE.findall(text)}
+        extra = {**_name_and_settings(lines, place, found), "names": _VOICE.findall(text)} if is_webvtt else {}
         cues.append({"start": event.start / 1000, "end": event.end / 1000, "text": text, **extra})
     return (_header(list(lines[: places[0]])) if is_webvtt else ""), cues
 
@@ -97,7 +95,7 @@ def _clocks(times: re.Match[str]) -> list[str]:
     return found
 
 
-def _name_and_settings(lines: Sequence[str], place: int, times: re.Match[str] | None) -> dict[str, str]:
+def _name_and_settings(lines: Sequence[str], place: int, times: re.Match[str] | None) -> dict[str, Any]:
     before = lines[place - 1].strip() if place > 1 and not lines[place - 2].strip() else ""
     extra = {"id": "" if "-->" in before else before, "settings": _REGION.sub("", times[3]).strip() if times else ""}
     return {name: value for name, value in extra.items() if value}

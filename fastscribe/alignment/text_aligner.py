@@ -189,9 +189,8 @@ class TextAligner:
         text = stated if isinstance(stated, str) else ""
         text, speakers = without_names(text) if given is None else (text, [one.speaker or None for one in given.cues])
         script = self._speller.script(text, num_lines=0 if given is None else len(given.cues))
-        if any(
-            speaker is None for speaker, line in zip(speakers, script.lines, strict=False) if script.tokens_of(line)
-        ):
+        spoken = map(script.tokens_of, script.lines)
+        if any(tokens and speaker is None for speaker, tokens in zip(speakers, spoken, strict=False)):
             speakers = []
         if not script.words:
             raise AudioError(audio.path, "its text is empty")

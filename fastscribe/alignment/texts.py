@@ -322,13 +322,9 @@ def _num_repeated(before: Sequence[str], after: Sequence[str]) -> int:
 
 
 def _spoken(cues: Sequence[Sequence[str]], names: Sequence[Sequence[str]]) -> tuple[list[str], list[str | None]]:
-    """Return the words of each cue, separated by single spaces, and the name of its speaker: "" if it has none.
+    """Return the words of each cue, separated by single spaces, and its speaker's name: "" without one, None if it has several.
 
-    Of a cue without words the text is empty. The name is None if another than its speaker says something in it, too.
-
-    Args:
-        cues: The lines of each.
-        names: Those that its markup has; without any, names stand before lines.
+    `names` are those in the markup of each. In a cue without any, they stand before lines.
     """
     texts = [_SOUNDS.sub(" ", _SOUNDS.sub(" ", "\n".join(lines))) for lines in cues]  # twice: ([music])
     lines = [
@@ -359,14 +355,11 @@ def without_markup(text: str) -> str:
 
 def without_sounds(text: str) -> str:
     """Return a text of as many words, in which sounds have no letters: text in square brackets, and lines in brackets alone."""
-
-    def hidden(found: re.Match[str]) -> str:
-        return re.sub(r"\S", _NO_LETTER, found[0])
-
-    return "\n".join(
-        (_BRACKETS if any(map(str.isalnum, _SOUNDS.sub("", line))) else _SOUNDS).sub(hidden, line)
-        for line in text.splitlines()
-    )
+    lines = list[str]()
+    for line in text.splitlines():
+        sounds = _BRACKETS if any(map(str.isalnum, _SOUNDS.sub("", line))) else _SOUNDS
+        lines.append(sounds.sub(lambda found: re.sub(r"\S", _NO_LETTER, found[0]), line))
+    return "\n".join(lines)
 
 
 def without_names(text: str) -> tuple[str, list[str | None]]:
@@ -391,30 +384,19 @@ def _parted(line: str, labels: set[str]) -> tuple[str, str]:
 
 
 def _labels(lines: Iterable[str], num_lines: int, begins_with_name: bool = False) -> set[str]:
-    """Return the speakers' names among what stands before a colon at the begin of a line.
-
-    Args:
-        lines: The lines.
-        num_lines: How many of them may have a name.
-        begins_with_name: They are cues, and the first may have one.
-    """
+    """Return the speakers' names among what stands before a colon at the begin of a line. Of cues, the first may have one."""
     counts = Counter(label[1] for line in lines if (label := _LABEL.match(line)))
     # The minutes of a call, say, with a name before each line; or the subtitles of a dialogue.
     is_named = counts.total() * 2 > num_lines or (begins_with_name and len(counts) > 1)
     bold = {label for label in counts if label.startswith("**") and label.endswith("**")}
+    names = {label for label in counts if len(label.split()) <= _MAX_LABEL_WORDS and any(map(str.isalpha, label))}
     if counts.total() == num_lines > 1:  # as our own texts of dialogues are
-        return bold | {label for label in counts if _may_be_label(label)}
-    return bold | {label for label, count in counts.items() if _is_label(label, count > 1, is_named)}
-
-
-def _may_be_label(label: str) -> bool:
-    return len(label.split()) <= _MAX_LABEL_WORDS and any(map(str.isalpha, label))
+        return bold | names
+    return bold | {label for label in names if _is_label(label, counts[label] > 1, is_named)}
 
 
 def _is_label(label: str, is_repeated: bool, is_named: bool) -> bool:
     """Return True for a speaker's name: one of our own, in capitals, without small initials, or one of a text full of names."""
-    if not _may_be_label(label):
-        return False
     if label.isupper() or _OWN_NAME.fullmatch(label) or (is_repeated and is_named):
         return True
     return (is_repeated or is_named) and not any(word[0].islower() for word in label.split())

@@ -66,11 +66,12 @@ def to_ass(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE) -> str:
         replace(cue, start_ms=min(cue.start_ms, last_ms), end_ms=min(cue.end_ms, last_ms))
         for cue in to_cues(transcript, style)
     ]
+    names = {cue.speaker: clean_text(cue.speaker or "").replace(",", ";") for cue in cues}  # commas separate the fields
     file = _given_file(transcript)
     if file is not None and len(file) == len(cues):
         for event, cue in zip(file, cues, strict=True):
             event.start, event.end = cue.start_ms, cue.end_ms
-            event.name = event.name and (_name_of(cue) or event.name)
+            event.name = event.name and (names[cue.speaker] or event.name)
     else:
         file = SSAFile()
         file.info = dict(_INFO)
@@ -81,7 +82,9 @@ def to_ass(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE) -> str:
         }
         for cue in cues:
             event_style = styles.get(cue.speaker or "", "Default")
-            file.events.append(SSAEvent(cue.start_ms, cue.end_ms, _karaoke(cue), style=event_style, name=_name_of(cue)))
+            file.events.append(
+                SSAEvent(cue.start_ms, cue.end_ms, _karaoke(cue), style=event_style, name=names[cue.speaker])
+            )
     text = StringIO()
     _Ass.to_file(file, text, "ass", header_notice="")
     return text.getvalue()
@@ -98,10 +101,6 @@ def _given_file(transcript: Transcript) -> SSAFile | None:
             return SSAFile.from_string(given.header, "ass")
     except (IndexError, TypeError, ValueError):
         return None
-
-
-def _name_of(cue: Cue) -> str:
-    return clean_text(cue.speaker or "").replace(",", ";")  # commas separate the fields
 
 
 def _karaoke(cue: Cue) -> str:

@@ -19,13 +19,8 @@ def to_srt(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE) -> str:
     for cue in to_cues(transcript, style, names_speakers=True):
         if cue.given is None or cue.given.is_shown("srt"):
             is_turn, speaker = cue.speaker not in (None, speaker), cue.speaker
-            if cue.given is None:
-                text = escape_srt("\n".join(cue.lines))
-            else:
-                name = (
-                    escape_srt(f"{clean_text(speaker)}: ") if speaker and is_turn and shows_speakers(transcript) else ""
-                )
-                text = cue.given.markup("srt", speaker, name)
+            name = escape_srt(f"{clean_text(speaker or '')}: ") if is_turn and shows_speakers(transcript) else ""
+            text = escape_srt("\n".join(cue.lines)) if cue.given is None else cue.given.markup("srt", speaker, name)
             times = f"{_clock(cue.start_ms, ',')} --> {_clock(cue.end_ms, ',')}"
             texts.append(f"{len(texts) + 1}\n{times}\n{text}\n\n")
     return "".join(texts)
@@ -55,10 +50,8 @@ def _clock(time_ms: int, decimal_mark: str) -> str:
 
 
 def _plain(cue: Cue, voice: str) -> Iterator[tuple[int, int, str]]:
-    shown = (
-        voice + escape_vtt("\n".join(cue.lines)) if cue.given is None else cue.given.markup("vtt", cue.speaker, voice)
-    )
-    yield cue.start_ms, cue.end_ms, shown
+    text = voice + escape_vtt("\n".join(cue.lines))
+    yield cue.start_ms, cue.end_ms, text if cue.given is None else cue.given.markup("vtt", cue.speaker, voice)
 
 
 def _karaoke(cue: Cue, voice: str) -> Iterator[tuple[int, int, str]]:

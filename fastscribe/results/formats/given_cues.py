@@ -32,9 +32,7 @@ class GivenCue(NamedTuple):
     text: str  # with markup
     id: str = ""  # of WebVTT
     settings: str = ""  # of WebVTT
-    speaker: str = (
-        ""  # by the name before its text, in a voice tag of WebVTT or a field of ASS, or that of a cue before
-    )
+    speaker: str = ""  # by the name before its text, in a tag or in a field, or by that of a cue before
 
     def markup(self, format: str, speaker: str | None = None, name: str = "") -> str:
         """Return the text in the markup of SubRip or WebVTT, or that of its own format.

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from fastscribe._system.text_layout import clean_text, join_texts, num_columns
 from fastscribe.results.formats.subtitles import ends_sentence, shows_speakers
-from fastscribe.types import Segment, Transcript, Word
+from fastscribe.types import Transcript, Word
 
 _PAUSE_MS = 1500
 _MIN_SENTENCES, _MAX_SENTENCES = 3, 8
@@ -69,7 +69,11 @@ def paragraphs(transcript: Transcript) -> list[Paragraph]:
     """Return the paragraphs of a transcript that have a text, in order."""
     is_short = round(transcript.audio.duration_s, 3) <= _SHORT_S
     rest = iter(transcript.words)
-    given = _given_paragraphs(transcript.segments)
+    lines = [one.line or 0 for one in transcript.segments]
+    given = [
+        0,
+        *accumulate(after - before > 1 for before, after in pairwise(lines)),
+    ]  # numbers; 0 alone without blank lines
     found = []
     for speaker, text in _turns(transcript, given):
         words = list(_words_of(text, rest))
@@ -84,18 +88,12 @@ def paragraphs(transcript: Transcript) -> list[Paragraph]:
     return found
 
 
-def _given_paragraphs(segments: Sequence[Segment]) -> list[int]:
-    """Return the number of each line's paragraph in a known text: blank lines are before it. All are 0 without any."""
-    lines = [one.line or 0 for one in segments]
-    return list(accumulate((after - before > 1 for before, after in pairwise(lines)), initial=0))
-
-
 def _turns(transcript: Transcript, given: Sequence[int]) -> Iterator[tuple[str | None, str]]:
     """Yield the speaker and the text of each turn, or of each given paragraph of one; without both, the whole text."""
     if not (transcript.speakers or any(given)):
         yield None, transcript.text
         return
-    numbered = zip(transcript.segments, given, strict=False)  # which has a number also without segments
+    numbered = zip(transcript.segments, given, strict=False)
     for (speaker, _), own in groupby(numbered, lambda one: (one[0].speaker, one[1])):
         yield speaker, join_texts(segment.text for segment, _ in own)
 
