@@ -477,7 +477,7 @@ class Options:
 
     @property
     def needs_whole_recordings(self) -> bool:
-        """True if a model or turns from elsewhere see whole recordings, which stay in the process that plans."""
+        """True if a model or turns from elsewhere see whole recordings, which the process that plans prepares."""
         return self.voices is not None or self.rttm is not None or self.speakers not in (None, CHANNELS)
 
     @property

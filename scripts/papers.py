@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,10 @@ from scripts.gpu.plan import card_of
 Document = Mapping[str, Any]
 Cells = dict[str, str]  # of a row, by the heads of their columns
 NOTHING = "not measured"
+Column = str | Callable[["Found"], str]  # a field with its form, as "rtfx:,.0f", or what makes the cell
+Work = tuple[list[Cells], list[tuple[str, list[Cells]]]]  # its rows of the summary, and its tables with their titles
 _GB = 1e9
+_COST = "usd_per_1000000_audio_hours"
 # Of part tenfold, from the oldest to the newest of each side (scripts/gpu/ladder.py), then the CPU's.
 _RUNGS = (
     "nemo, first",
@@ -48,10 +51,6 @@ class Found:
     def __getitem__(self, name: str) -> Any:
         return self.row.get(name)
 
-    @property
-    def origin(self) -> Cells:
-        return {"card": self.card, "commit, date": self.when}
-
 
 def newest(documents: Sequence[Document], part: str, keys: Sequence[str], **wanted: Any) -> list[Found]:
     """Return the newest row for each kind of card and value of the keys.
@@ -75,27 +74,12 @@ def newest(documents: Sequence[Document], part: str, keys: Sequence[str], **want
 
 
 def page(documents: Sequence[Document], published: Document) -> str:
-    """Return the Markdown of the summary and of a section for each work."""
-    sections = [section(documents, published) for section in SECTIONS]
-    summary = markdown([row for one in sections for row in one.summary])
-    return "\n\n".join([summary, *(one.text() for one in sections)])
-
-
-@dataclass(frozen=True)
-class Section:
-    """A work: its title, claim and conditions, rows for the summary, and tables with titles."""
-
-    title: str
-    claim: str
-    differs: str
-    summary: list[Cells]
-    tables: list[tuple[str, list[Cells]]]
-
-    def text(self) -> str:
-        parts = [f"## {self.title}", self.claim, self.differs]
-        for title, rows in self.tables:
-            parts.append(f"{title}\n\n{markdown(rows)}" if rows else f"{title} {NOTHING.capitalize()}.")
-        return "\n\n".join(parts)
+    """Return the Markdown of the summary and of the tables of each work, each behind its title."""
+    works = [work(documents, published) for work in WORKS]
+    parts = [markdown([row for summary, _ in works for row in summary])]
+    for title, rows in (table for _, tables in works for table in tables):
+        parts.append(f"{title}:\n\n{markdown(rows)}" if rows else f"{title}: {NOTHING}.")
+    return "\n\n".join(parts)
 
 
 def markdown(rows: Sequence[Cells]) -> str:
@@ -110,18 +94,34 @@ def _summary(claim: str, name: str, cells: Sequence[tuple[str, str]]) -> list[Ce
     return [{"work": name, "claim": claim, "here": here, "card": kind} for here, kind in cells or [(NOTHING, "-")]]
 
 
-def _number(value: float | None, form: str = ",.0f") -> str:
-    return "-" if value is None else format(value, form)
+def _table(found: Sequence[Found], columns: Mapping[str, Column]) -> list[Cells]:
+    """Return a row for each measurement, with its card, commit and day."""
+    return [_cells(one, columns) | {"card": one.card, "commit, date": one.when} for one in found]
 
 
-def _link(url: str) -> str:
-    return f"[source]({url})"
+def _cells(one: Found, columns: Mapping[str, Column]) -> Cells:
+    return {head: _cell(one, column) for head, column in columns.items()}
+
+
+def _cell(one: Found, column: Column) -> str:
+    if not isinstance(column, str):
+        return column(one)
+    name, _, form = column.partition(":")
+    return "-" if one[name] is None else format(one[name], form)
+
+
+def _gigabytes(name: str, form: str) -> Column:
+    return lambda one: "-" if one[name] is None else format(one[name] / _GB, form)
+
+
+def _peak(one: Found) -> str:
+    return "does not fit" if one["fits"] is False else _cell(one, _gigabytes("peak_bytes", ".2f"))
 
 
 # --- the works ------------------------------------------------------------------------------------------------------
 
 
-def tenfold(documents: Sequence[Document], published: Document) -> Section:
+def tenfold(documents: Sequence[Document], published: Document) -> Work:
     about = published["tenfold"]
     rungs = newest(documents, "tenfold", ("shape", "rung"), what="rung")
     rows: list[Cells] = []
@@ -130,43 +130,50 @@ def tenfold(documents: Sequence[Document], published: Document) -> Section:
         for shape in dict.fromkeys(one["shape"] for one in rungs):
             of_shape = [one for one in rungs if one.card == kind and one["shape"] == shape]
             of_shape.sort(key=lambda one: _RUNGS.index(one["rung"]) if one["rung"] in _RUNGS else len(_RUNGS))
-            first, before = next((one for one in of_shape if one["rung"] == _RUNGS[0]), None), None
-            for one in of_shape:
-                is_step = before is not None and before["side"] == one["side"] and one["rung"] in _RUNGS
-                rows.append(
-                    {
-                        "model": shape,
-                        "card": kind,
-                        "way": one["rung"],
-                        "what is new": one["changes"] or "-",
-                        "RTFx": _number(one["rtfx"]),
-                        "over the one before": f"{one['rtfx'] / before['rtfx']:.2f}" if before and is_step else "-",
-                        "over NeMo's first": "-" if first is None else f"{one['rtfx'] / first['rtfx']:.1f}",
-                        "USD for a million hours": _number(_per_million_hours(one.row)),
-                        "commit, date": one.when,
-                    }
-                )
-                before = one
-            last = next((one for one in reversed(of_shape) if one["rung"] == "planned"), None)
-            if last is not None and first is not None:
-                cells.append((f"{shape}: {last['rtfx'] / first['rtfx']:.1f} times NeMo's first way", kind))
-            cpu = [one for one in of_shape if one["rung"].startswith("CPU")]
-            costs = [cost for cost in map(_per_million_hours, (one.row for one in cpu)) if cost is not None]
-            own = None if last is None else _per_million_hours(last.row)
-            if costs and own:
-                cells.append((f"{shape}: {min(costs) / own:.1f} times cheaper than the CPU", kind))
+            rows += _ladder(of_shape)
+            cells += [(f"{shape}: {words}", kind) for words in _gains(of_shape)]
     claim = f"up to {about['times']} times as fast; {about['cheaper_than_a_cpu']} times cheaper than a CPU"
-    return Section(
-        "Tenfold acceleration of NeMo's transducers and CTC models",
-        f"The claim ({_link(about['source'])}): weights in bf16 without autocast, label looping, and CUDA graphs with loops"
-        f" inside make NeMo's models up to {about['times']} times as fast, and transcribing {about['cheaper_than_a_cpu']}"
-        " times cheaper than on a CPU.",
-        "What differs: random weights of the published shapes and synthetic audio from memory, mean 7.85 s, on a newer card."
-        " Ways that decode one row at a time run fewer recordings. Ours without any step is greedy decoding of one row at a"
-        " time, of float32 weights under autocast.",
+    return (
         _summary(claim, "NeMo, tenfold", cells),
-        [("The ladder, each way with one change.", rows), *_prices(rungs)],
+        [("NeMo's models tenfold, the ladder, each way with one change", rows), *_prices(rungs)],
     )
+
+
+def _ladder(rungs: Sequence[Found]) -> list[Cells]:
+    """Return the rows of a shape on a card, each with its speed over the rung before it of the same side."""
+    rows, first = [], next((one for one in rungs if one["rung"] == _RUNGS[0]), None)
+    for before, one in zip([None, *rungs], rungs, strict=False):
+        is_step = before is not None and before["side"] == one["side"] and one["rung"] in _RUNGS
+        columns: dict[str, Column] = {
+            "model": "shape",
+            "card": lambda one: one.card,
+            "way": "rung",
+            "what is new": lambda one: one["changes"] or "-",
+            "RTFx": "rtfx:,.0f",
+            "over the one before": _over(before if is_step else None, ".2f"),
+            "over NeMo's first": _over(first, ".1f"),
+            "USD for a million hours": f"{_COST}:,.0f",
+            "commit, date": lambda one: one.when,
+        }
+        rows.append(_cells(one, columns))
+    return rows
+
+
+def _over(other: Found | None, form: str) -> Column:
+    return lambda one: "-" if other is None else format(one["rtfx"] / other["rtfx"], form)
+
+
+def _gains(rungs: Sequence[Found]) -> Iterator[str]:
+    """Yield what the engine as shipped gains over NeMo's first way, and over the CPU."""
+    by_name = {one["rung"]: one for one in rungs}
+    first, last = by_name.get(_RUNGS[0]), by_name.get("planned")
+    if last is None:
+        return
+    if first is not None:
+        yield f"{last['rtfx'] / first['rtfx']:.1f} times NeMo's first way"
+    costs = [one[_COST] for one in rungs if one["rung"].startswith("CPU") and one[_COST] is not None]
+    if costs and last[_COST]:
+        yield f"{min(costs) / last[_COST]:.1f} times cheaper than the CPU"
 
 
 def _prices(rungs: Sequence[Found]) -> list[tuple[str, list[Cells]]]:
@@ -174,32 +181,23 @@ def _prices(rungs: Sequence[Found]) -> list[tuple[str, list[Cells]]]:
     priced = [one for one in rungs if one["usd_per_hour"] is not None]
     found = dict.fromkeys((one["device_name"], f"{one['usd_per_hour']:g}", one["price"]) for one in priced)
     rows = [dict(zip(("device", "USD an hour", "source"), price, strict=True)) for price in found]
-    return [("Prices.", rows)] if rows else []
+    return [("NeMo's models tenfold, prices", rows)] if rows else []
 
 
-def _per_million_hours(row: Mapping[str, Any]) -> float | None:
-    """Return USD for a million hours of audio; None where no price is known."""
-    cost = row.get("usd_per_1000000_audio_hours")
-    return None if cost is None else float(cost)
-
-
-def fp16_loss(documents: Sequence[Document], published: Document) -> Section:
+def fp16_loss(documents: Sequence[Document], published: Document) -> Work:
     keys = ("form", "library", "dtype", "batch_size", "num_labels", "num_tokens")
     cases = newest(documents, "loss", keys, what="loss")
-    rows, cells = [], []
-    for one in sorted(cases, key=lambda one: (one.card, one["num_tokens"], one["num_labels"], one["batch_size"])):
-        rows.append(
-            {
-                "tokens": str(one["num_tokens"]),
-                "batch": str(one["batch_size"]),
-                "labels": str(one["num_labels"]),
-                "loss": f"{one['library']}, {'sample by sample' if one['form'] == 'joint' else one['form']}",
-                "dtype": one["dtype"],
-                "peak, GB": _bytes(one.row),
-                "ms": _number(one["ms"], ",.1f"),
-                **one.origin,
-            }
-        )
+    cases.sort(key=lambda one: (one.card, one["num_tokens"], one["num_labels"], one["batch_size"]))
+    columns: dict[str, Column] = {
+        "tokens": "num_tokens",
+        "batch": "batch_size",
+        "labels": "num_labels",
+        "loss": lambda one: f"{one['library']}, {'sample by sample' if one['form'] == 'joint' else one['form']}",
+        "dtype": "dtype",
+        "peak, GB": _peak,
+        "ms": "ms:,.1f",
+    }
+    cells = []
     for kind in sorted({one.card for one in cases}):
         largest = [one for one in cases if one.card == kind and one["num_tokens"] == 1024 and "peak_bytes" in one.row]
         size = max(((one["batch_size"], one["num_labels"]) for one in largest), default=None)
@@ -215,85 +213,67 @@ def fp16_loss(documents: Sequence[Document], published: Document) -> Section:
             cells.append(
                 (f"{whole / half:.1f} times less; ours {whole / ours:.1f} (batch {size[0]}, {size[1]} labels)", kind)
             )
-    return Section(
-        "The transducer loss in fp16",
-        f"The claim ({_link(published['fp16_loss']['source'])}): a loss that takes logits in fp16"
-        " needs about half of the memory of fp32.",
-        "What differs: 200 frames, joint width 640; `materialised` is the article's form, a joint network whose logits of the"
-        " whole batch exist, and `logits` the loss alone. fastscribe's own form never has all logits. Peaks are torch's"
-        " allocator's, inputs and gradients included.",
+    return (
         _summary("half of fp32's memory", "fp16 loss", cells),
-        [("Peak memory and time, forward and backward.", rows)],
+        [("The loss in fp16, peak memory and time, forward and backward", _table(cases, columns))],
     )
 
 
-def _bytes(row: Mapping[str, Any]) -> str:
-    return "does not fit" if row.get("fits") is False else _number(_in_gb(row.get("peak_bytes")), ".2f")
-
-
-def _in_gb(value: float | None) -> float | None:
-    return None if value is None else value / _GB
-
-
-def samplewise(documents: Sequence[Document], published: Document) -> Section:
+def samplewise(documents: Sequence[Document], published: Document) -> Work:
     about = published["samplewise"]
     keys = ("form", "dtype", "batch_size", "num_tokens")
     cases = newest(documents, "samplewise", keys, what="samplewise")
     cases += newest(documents, "samplewise", ("num_tokens",), what="samplewise_largest")
-    rows = [
-        {
-            "tokens": str(one["num_tokens"]),
-            "way": _way(one.row),
-            "dtype": one["dtype"],
-            "batch": _number(one["batch_size"]),
-            "peak, GB": _bytes(one.row),
-            "by formula, GB": _number(_in_gb(one["formula_bytes"]), ".2f"),
-            "ms": _number(one["ms"]),
-            **one.origin,
-        }
-        for one in sorted(
-            cases, key=lambda one: (one.card, one["num_tokens"], one["form"], one["dtype"], one["batch_size"] or 0)
-        )
-    ]
+    cases.sort(key=lambda one: (one.card, one["num_tokens"], one["form"], one["dtype"], one["batch_size"] or 0))
+    columns: dict[str, Column] = {
+        "tokens": "num_tokens",
+        "way": _way,
+        "dtype": "dtype",
+        "batch": "batch_size:,",
+        "peak, GB": _peak,
+        "by formula, GB": _gigabytes("formula_bytes", ".2f"),
+        "ms": "ms:,.0f",
+    }
     cells = [
         (f"{one['peak_bytes'] / _GB:.2f} GB with {one['num_tokens']:,} tokens, {one['dtype']}", one.card)
         for one in cases
         if one["form"] == "joint" and one["batch_size"] == about["batch_size"] and one["peak_bytes"]
     ]
     claim = f"{about['bytes'] / _GB:g} GB for a batch of {about['batch_size']:,} and {about['audio_s']} s"
-    return Section(
-        "Sample-wise transducer training",
-        f"The claim ({_link(about['source'])}): loss and gradients sample by sample, {claim}.",
-        "What differs: 500 frames of 80 ms and 150 labels, width 640, TDT with five durations, inputs and logits in 16 bits,"
-        " weights of the joint network in float32.",
+    return (
         _summary(claim, "sample-wise training", cells),
-        [("Peak memory and time, forward and backward.", rows)],
+        [("Sample-wise training, peak memory and time, forward and backward", _table(cases, columns))],
     )
 
 
-def _way(row: Mapping[str, Any]) -> str:
-    if row["what"] == "samplewise_largest":
+def _way(one: Found) -> str:
+    if one["what"] == "samplewise_largest":
         return "all logits at once, the largest batch that fits"
-    return "sample by sample" if row["form"] == "joint" else "all logits at once"
+    return "sample by sample" if one["form"] == "joint" else "all logits at once"
 
 
-def encoder_decoder(documents: Sequence[Document], published: Document) -> Section:
+_TRAINING: dict[str, Column] = {
+    "batches": "batches",
+    "padding": "padding_share:.0%",
+    "audio s a batch": "batch_audio_s:,.0f",
+    "recordings a batch": "batch_rows:.0f",
+    "ms a step": "step_ms:,.0f",
+    "audio s a second": "audio_s_per_s:,.0f",
+    "peak, GB": _gigabytes("peak_bytes", ".1f"),
+    "model": "shape",
+}
+_INFERENCE: dict[str, Column] = {
+    "models": lambda one: f"{one['shape']} over {one['over']}",
+    "RTFx": "rtfx:,.0f",
+    "RTFx of the other": "rtfx_of_other:,.0f",
+    "ratio": "rtfx_ratio:.2f",
+    "decoder's share of each": lambda one: f"{one['decoder_share']:.0%} / {one['decoder_share_of_other']:.0%}",
+}
+
+
+def encoder_decoder(documents: Sequence[Document], published: Document) -> Work:
     about = published["encoder_decoder"]
     batches = newest(documents, "training_speed", ("shape", "batches"), what="training_batches")
-    rows = [
-        {
-            "batches": one["batches"],
-            "padding": _number(one["padding_share"], ".0%"),
-            "audio s a batch": _number(one["batch_audio_s"]),
-            "recordings a batch": _number(one["batch_rows"], ".0f"),
-            "ms a step": _number(one["step_ms"]),
-            "audio s a second": _number(one["audio_s_per_s"]),
-            "peak, GB": _number(_in_gb(one["peak_bytes"]), ".1f"),
-            "model": one["shape"],
-            **one.origin,
-        }
-        for one in batches
-    ]
     cells = []
     for kind in sorted({one.card for one in batches}):
         of_card = {one["batches"]: one for one in batches if one.card == kind}
@@ -302,88 +282,63 @@ def encoder_decoder(documents: Sequence[Document], published: Document) -> Secti
             sizes = best["batch_audio_s"] / first["batch_audio_s"]
             speeds = best["audio_s_per_s"] / first["audio_s_per_s"]
             cells.append((f"batches {sizes:.1f} times as large, training {speeds:.1f} times as fast", kind))
-    ratios = newest(documents, "attention", ("shape", "over", "graphs", "budget_frames"), what="ratio")
-    kept = [one for one in ratios if one["graphs"] == "auto" and one["budget_frames"] == "auto"]
-    inference = [
-        {
-            "models": f"{one['shape']} over {one['over']}",
-            "RTFx": _number(one["rtfx"]),
-            "RTFx of the other": _number(one["rtfx_of_other"]),
-            "ratio": _number(one["rtfx_ratio"], ".2f"),
-            "decoder's share of each": " / ".join(
-                _number(one[name], ".0%") for name in ("decoder_share", "decoder_share_of_other")
-            ),
-            **one.origin,
-        }
-        for one in kept
-    ]
-    speed = [(f"{one['rtfx_ratio']:.1f} times as fast", one.card) for one in kept]
+    wanted = {"what": "ratio", "graphs": "auto", "budget_frames": "auto"}
+    ratios = newest(documents, "attention", ("shape", "over"), **wanted)
+    speed = [(f"{one['rtfx_ratio']:.1f} times as fast", one.card) for one in ratios]
     claim = f"batches {about['batch_size_times']} times as large, {about['fewer_gpus_times']} times fewer GPUs"
-    return Section(
-        "Training and inference efficiency of encoder-decoder models",
-        f"The claim ({_link(about['source'])}): {claim}, by buckets of duration and of tokens whose batch sizes are searched; a"
-        f" decoder of 4 layers for one of 24, with a larger encoder, is {about['inference_times']} times as fast.",
-        "What differs: one GPU, random weights, noise of lengths as the Open ASR Leaderboard's, without reading; fewer buckets."
-        " Random batches have as many rows as fit if all are the longest.",
+    inference, models = f"{about['inference_times']} times as fast", "canary-1b-flash over canary-1b"
+    return (
         [
             *_summary(claim, "encoder-decoder, training", cells),
-            *_summary(
-                f"{about['inference_times']} times as fast", "encoder-decoder, canary-1b-flash over canary-1b", speed
-            ),
+            *_summary(inference, f"encoder-decoder, {models}", speed),
         ],
-        [("Training, by how batches are made.", rows), ("Inference, full batches from memory.", inference)],
+        [
+            ("Encoder-decoder models, training by how batches are made", _table(batches, _TRAINING)),
+            ("Encoder-decoder models, inference, full batches from memory", _table(ratios, _INFERENCE)),
+        ],
     )
 
 
-def convolutions(documents: Sequence[Document], published: Document) -> Section:
+_LATENCY: dict[str, Column] = {
+    "model": "shape",
+    "batch": "batch_size",
+    "seconds": "duration_s:g",
+    "dtype": "dtype",
+    **{f"{share} %": f"p{share}_ms:.2f" for share in (90, 95, 99)},
+    "mean": "average_ms:.2f",
+    "NVIDIA's mean": "theirs_ms:.2f",
+    "ratio": "ratio:.1f",
+}
+
+
+def convolutions(documents: Sequence[Document], published: Document) -> Work:
     about = published["convolutions"]
     known = {(one["shape"], one["batch_size"], one["seconds"], one["dtype"]): one for one in about["latencies"]}
     cases = newest(documents, "convolutions", ("shape", "batch_size", "duration_s"), what="latency")
     rows, cells = [], []
     for one in sorted(cases, key=lambda one: (one["shape"], one.card, one["duration_s"], one["batch_size"])):
         for ours, theirs in (("bf16", "fp16"), ("tf32", "tf32")):
-            latency = one[ours]
-            published_one = known.get((one["shape"], one["batch_size"], one["duration_s"], theirs))
-            if latency is None:
+            if (latency := one[ours]) is None:
                 continue
-            mean_ms = None if published_one is None else published_one["mean_ms"]
-            rows.append(
-                {
-                    "model": one["shape"],
-                    "batch": str(one["batch_size"]),
-                    "seconds": f"{one['duration_s']:g}",
-                    "dtype": ours,
-                    **{f"{share} %": _number(latency.get(f"p{share}_ms"), ".2f") for share in (90, 95, 99)},
-                    "mean": _number(latency.get("average_ms"), ".2f"),
-                    "NVIDIA's mean": _number(mean_ms, ".2f"),
-                    "ratio": "-" if mean_ms is None else f"{mean_ms / latency['average_ms']:.1f}",
-                    **one.origin,
-                }
-            )
+            mean_ms = known.get((one["shape"], one["batch_size"], one["duration_s"], theirs), {}).get("mean_ms")
+            ratio = None if mean_ms is None else mean_ms / latency["average_ms"]
+            row = {"dtype": ours, "theirs_ms": mean_ms, "ratio": ratio} | dict(one.row) | latency
+            rows += _table([replace(one, row=row)], _LATENCY)
             if (one["batch_size"], one["duration_s"], ours) == (16, 16.7, "bf16") and mean_ms is not None:
                 cells.append((f"{one['shape']}: {latency['average_ms']:.1f} ms against {mean_ms:.1f}", one.card))
-    sources = ", ".join(f"[{shape}]({url})" for shape, url in about["source"].items())
-    training = [
-        {
-            "model": one["shape"],
-            "batch": str(one["batch_size"]),
-            "dtype": one["dtype"],
-            "NVIDIA": f"{one['sequences_per_s']:.1f}",
-            "fastscribe": NOTHING,
-        }
-        for one in about["training"]
-    ]
-    return Section(
-        "Jasper and QuartzNet",
-        f"The claim ({sources}): latencies of a batch on {about['hardware']}.",
-        "What differs: the card; bf16 for NVIDIA's fp16; random weights and synthetic audio; from samples on the host to texts,"
-        " where NVIDIA's ends with the model. fastscribe does not train these families, so its rate of training has no cell.",
+    names = {"model": "shape", "batch": "batch_size", "dtype": "dtype", "NVIDIA": "sequences_per_s:.1f"}
+    trained = [Found(one, "", "") for one in about["training"]]
+    training = [_cells(one, names | {"fastscribe": lambda _: NOTHING}) for one in trained]
+    return (
         _summary("a batch of 16 recordings of 16.7 s in fp16", "Jasper, QuartzNet", cells),
-        [("Latency of a batch, ms.", rows), ("Training, sequences a second on one A100.", training)],
+        [
+            ("Jasper and QuartzNet, latency of a batch, ms", rows),
+            ("Jasper and QuartzNet, training, sequences a second on one A100", training),
+        ],
     )
 
 
-SECTIONS: tuple[Callable[[Sequence[Document], Document], Section], ...] = (
+WORKS: tuple[Callable[[Sequence[Document], Document], Work], ...] = (
     tenfold,
     fp16_loss,
     encoder_decoder,
@@ -400,17 +355,10 @@ def gpu_tables(folder: Path) -> str:
     rivals = json.loads((folder / "rivals.json").read_text(encoding="utf-8"))["rows"]
     measured = list(reversed(plan.stored(folder)))
     rates = [one | {"source": f"[link]({one['source']})"} for one in rivals] + _our_rates(measured)
-    in_order = [
-        {
-            "software": rate["software"],
-            "model": rate["model"],
-            "hardware": rate["hardware"],
-            "RTFx": f"{rate['rtfx']:,.0f}",
-            "audio": rate["audio"],
-            "source": rate["source"],
-        }
-        for rate in sorted(rates, key=lambda rate: -rate["rtfx"])
-    ]
+    rates.sort(key=lambda rate: -rate["rtfx"])
+    heads = {"software": "software", "model": "model", "hardware": "hardware"}
+    heads |= {"RTFx": "rtfx:,.0f", "audio": "audio", "source": "source"}
+    in_order = [_cells(Found(rate, "", ""), heads) for rate in rates]
     return f"{markdown(list(_goal_rows(measured)))}\n\n{markdown(in_order)}"
 
 

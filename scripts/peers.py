@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Other tools' own commands beside fastscribe on the same files, and the tables of stored measurements in the documents.
 
-    scripts/peers.py TOOLS.json AUDIO... --out docs/bench/peers/NAME.json [--turns 5] [--references MANIFEST.jsonl]
+    scripts/peers.py TOOLS.json AUDIO... --out docs/bench/peers/NAME.json [--turns 5]
     scripts/peers.py              # prints the tables, each after its document's name
     scripts/peers.py --write      # puts the tables into README.md, docs/numbers.md, docs/gpu.md and docs/papers.md
 
@@ -20,9 +20,8 @@ by turn. TOOLS.json has the model's name and the tools, fastscribe first:
 
 - command: {files} stands for all files, each an argument; {out} for a new folder.
 - version: a command; the version is the first word with a digit that it prints.
-- texts: "lines" of stdout, one for each file in its order; {"rows": FILE, "name": FIELD, "text": FIELD} of JSON lines; or
-  {"files": "{out}/{stem}.txt"}, one for each file. With --references, whose rows have audio_filepath and text, a result has the
-  share of wrong words (case and punctuation do not count); without "texts" a tool has none.
+- texts: "lines" of stdout, one for each file in its order, or {"rows": FILE, "name": FIELD, "text": FIELD} of JSON lines. A
+  result has the share of equal texts; a tool without "texts" has none.
 
 README.md's table shows the results in docs/bench/peers, docs/numbers.md those of all folders, and `fastscribe bench`'s.
 """
@@ -126,9 +125,6 @@ def read_texts(tool: Tool, said: str, files: Sequence[Path], out: str) -> list[s
                 raise ToolFailed(f"{tool.name}: {len(lines)} lines on stdout for {len(files)} files")
             return lines
         assert isinstance(at, Mapping)
-        if "files" in at:
-            paths = [Path(at["files"].replace("{out}", out).replace("{stem}", path.stem)) for path in files]
-            return [path.read_text(encoding="utf-8").strip() for path in paths]
         rows = Path(at["rows"].replace("{out}", out)).read_text(encoding="utf-8").splitlines()
         found = {row[at["name"]]: row[at["text"]] for row in map(json.loads, rows)}
         return [found[str(path)] for path in files]
@@ -186,29 +182,10 @@ def compare(first: Tool, tool: Tool, audio_s: float) -> dict[str, Any]:
     if first.texts is not None and tool.texts is not None:
         same = sum(ours == theirs for ours, theirs in zip(first.texts, tool.texts, strict=True))
         found["equal_texts_share"] = round(same / len(tool.texts), 4)
-        found["words_differ_share"] = wrong_share(first.texts, tool.texts)
     return found
 
 
-def wrong_share(found: Sequence[str], wanted: Sequence[str]) -> float | None:
-    """Return the edits between the words over the words that were wanted; None where there are none."""
-    import kaldialign
-
-    pairs = [(words(a), words(b)) for a, b in zip(found, wanted, strict=True)]
-    total = sum(len(right) for _, right in pairs)
-    return round(sum(kaldialign.edit_distance(b, a)["total"] for a, b in pairs) / total, 4) if total else None
-
-
-def words(text: str) -> list[str]:
-    """
-    >>> words("Well -- don't!")
-    ['well', "don't"]
-    """
-    bare = (re.sub(r"^\W+|\W+$", "", word.casefold()) for word in text.split())
-    return [word for word in bare if word]
-
-
-def measure(tools_file: Path, files: Sequence[Path], turns: int, references: Path | None) -> dict[str, Any]:
+def measure(tools_file: Path, files: Sequence[Path], turns: int) -> dict[str, Any]:
     """Return the result. Raises ToolFailed, OSError, ValueError or RuntimeError."""
     import soundfile
 
@@ -217,17 +194,11 @@ def measure(tools_file: Path, files: Sequence[Path], turns: int, references: Pat
     from fastscribe.version import __version__
 
     about, tools = read_tools(tools_file)
-    if len({path.stem for path in files}) < len(files):
-        raise ToolFailed("two files have the same name: texts and references are found by name")
     infos = [soundfile.info(path) for path in files]
     lengths_s = [info.frames / info.samplerate for info in infos]
-    wanted = None if references is None else read_references(references, files)
     busy_share = result.busy_share()
     loads = take_turns(tools, files, turns)
     rows = [tool.row(sum(lengths_s)) for tool in tools]
-    for row, tool in zip(rows, tools, strict=True):
-        if wanted is not None and tool.texts is not None:
-            row["wrong_words_share"] = wrong_share(tool.texts, wanted)
     return {
         "benchmark": "peers",
         "fastscribe": __version__,
@@ -247,15 +218,6 @@ def measure(tools_file: Path, files: Sequence[Path], turns: int, references: Pat
         "comparisons": [compare(tools[0], tool, sum(lengths_s)) for tool in tools[1:]],
         "machine": machine.facts(choose_device("auto"), ROOT),
     }
-
-
-def read_references(path: Path, files: Sequence[Path]) -> list[str]:
-    """Return each file's text, found by its name without folders and extension. Raises OSError, ValueError for none."""
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    by_stem = {Path(row["audio_filepath"]).stem: row["text"] for row in rows}
-    if missing := [file.name for file in files if file.stem not in by_stem]:
-        raise ValueError(f"{path}: no text of {', '.join(missing[:3])}")
-    return [by_stem[file.stem] for file in files]
 
 
 # --- the tables -------------------------------------------------------------------------------------------------------
@@ -393,14 +355,13 @@ def main() -> None:
     parser.add_argument("files", nargs="*", type=Path, metavar="AUDIO")
     parser.add_argument("--out", type=Path, help="where the result goes")
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--references", type=Path, metavar="MANIFEST.jsonl")
     parser.add_argument("--write", action="store_true", help="put the tables into the documents")
     arguments = parser.parse_args()
     if arguments.tools is not None:
         if not arguments.files or arguments.out is None or arguments.turns < 1 or arguments.write:
             parser.error("a measurement needs AUDIO, --out and a turn at least, and no --write")
         try:
-            found = measure(arguments.tools, arguments.files, arguments.turns, arguments.references)
+            found = measure(arguments.tools, arguments.files, arguments.turns)
             arguments.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         except (ToolFailed, OSError, ValueError, RuntimeError) as error:  # the last is libsndfile's
             parser.exit(1, f"{error}\n")

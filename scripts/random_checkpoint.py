@@ -370,13 +370,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("shape", choices=SHAPES)
     parser.add_argument("folder", type=Path, help="must not exist")
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu", help="where the weights are drawn: another one draws other numbers")
     parser.add_argument("--sentencepiece", action="store_true", help="a vocabulary of the kind that NeMo needs")
     given = parser.parse_args()
     if given.folder.exists():
         parser.error(f"{given.folder} exists")
-    made = random_checkpoint(given.shape, given.seed, given.device)
+    made = random_checkpoint(given.shape, device=given.device)
     if given.sentencepiece:
         made = with_sentencepiece(made)
     native_writer.write(made, given.folder, torch.bfloat16)

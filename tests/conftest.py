@@ -189,6 +189,15 @@ def server() -> Iterator[Any]:
         yield store
 
 
+@pytest.fixture(scope="module")
+def forked() -> Iterator[None]:
+    """Processes of `--devices` are forks."""
+    from tests.helpers.forked_workers import forked_workers
+
+    with forked_workers():
+        yield
+
+
 @pytest.fixture
 def pushed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The batches that models of this process get, in order."""

@@ -34,8 +34,8 @@ _INTERRUPTS = [getattr(signal, name) for name in ("SIGINT", "SIGBREAK") if hasat
 ENDINGS = {INTERRUPTED: "interrupted", TERMINATED: "terminated"}
 _RETRY_S, _MAX_RETRY_S = 0.05, 1.0
 _HAS_TIMER = sys.platform != "win32"
-# Called before the process ends at once, in the signal's handler: they may write to file descriptors, not wait for threads.
-HARD_EXIT_HOOKS: list[Callable[[], object]] = []
+# Called with the exit code before the process ends at once, in the signal's handler, so they may not wait for threads.
+HARD_EXIT_HOOKS: list[Callable[[int], object]] = []
 # Set once native threads run that take Python's lock and that nothing can stop: see exit_without_finalisation().
 HAS_NATIVE_THREADS = Event()
 _IMPORTS, _EXECUTED_TEXT = "<frozen importlib", "<string>"  # file names of code objects
@@ -184,7 +184,7 @@ def _may_be_swallowed(frame: FrameType | None, caller: CodeType) -> bool:
 
 
 def _exit_now(signal_number: int, frame: FrameType | None) -> NoReturn:
-    _run_hooks()
+    _run_hooks(_exit_code(signal_number))
     with suppress(OSError):
         if os.isatty(2):  # which shows ^C before the next prompt
             os.write(2, b"\n")
@@ -192,16 +192,16 @@ def _exit_now(signal_number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _report_and_exit(signal_number: int, frame: FrameType | None) -> NoReturn:
-    _run_hooks()
+    _run_hooks(_exit_code(signal_number))
     with suppress(OSError):
         os.write(2, f"fastscribe: {ENDINGS[_exit_code(signal_number)]}\n".encode())
     os._exit(_exit_code(signal_number))
 
 
-def _run_hooks() -> None:
+def _run_hooks(exit_code: int) -> None:
     while HARD_EXIT_HOOKS:
         with suppress(OSError):
-            HARD_EXIT_HOOKS.pop(0)()
+            HARD_EXIT_HOOKS.pop(0)(exit_code)
 
 
 def end_with_parent() -> None:

@@ -222,13 +222,13 @@ _SOUNDS = re.compile(
     r"\[[^\[\]]*\]|\([^()]*\)|\{[^{}]*\}|（[^（）]*）|【[^【】]*】|［[^［］]*］|〔[^〔〕]*〕|\*[^*\n]+\*"
 )
 _NO_LETTER = "\u2060"  # a word joiner
-_BRACKETS = re.compile(r"\[[^\[\]]*\]")  # in which nobody puts what is spoken
+_BRACKETS = re.compile(r"\[[^\[\]]*\]")  # for sounds alone
 _DASHES, _MUSIC = "‐‑‒–—―−-", "♩♪♫♬#"
 _MARKS = frozenset(_DASHES + _MUSIC + "*~_•…<>|/\\.,:;!?\"'")
 _LEADING = re.compile(f"[{re.escape(f'>*•{_DASHES}{_MUSIC}')}\\s]+")
 _LABEL = re.compile(r"([^:\n]{1,40}?)\s*:(?=\s|$)")
 _MAX_LABEL_WORDS = 4
-# Of a paragraph in Markdown: its time, its speaker's name with the colon in bold, other emphasis, and characters that are no
+# In Markdown: the time of a paragraph, a name whose colon is bold too, emphasis but that of names, and characters that are no
 # markup.
 _TIME = re.compile(r"\A\[[\d:]+\]\s*")
 _BOLD_COLON = re.compile(r"\A(\*\*[^*:]{1,36}):\*\*(?!\S)")

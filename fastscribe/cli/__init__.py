@@ -86,33 +86,37 @@ def _report_error(error: Exception) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":  # a group of commands by itself
         show_table(error.format_message())  # type: ignore[attr-defined]
         return 2
+    code, line = ending_of(error)
+    if line is None:
+        log("".join(traceback.format_exception(error)).rstrip())
+        raise error
+    if line:
+        say(line)
+    return code
+
+
+def ending_of(error: BaseException) -> tuple[int, str | None]:
+    """Return the exit code of a command that an error ends, and the line about it; None: the error was not expected."""
+    if isinstance(error, (KeyboardInterrupt, Terminated)):
+        code = TERMINATED if isinstance(error, Terminated) else INTERRUPTED
+        return code, ENDINGS[code]
     if isinstance(error, _ClickException):
         is_plain = isinstance(error, typer.BadParameter) and error.param is None  # typer would add "Invalid value:"
-        say(f"{error.message if is_plain else error.format_message()} (try --help)".replace("\n", " "))
-        return int(error.exit_code)
+        message = error.message if is_plain else error.format_message()
+        return int(error.exit_code), f"{message} (try --help)".replace("\n", " ")
     if isinstance(error, (OutputError, DeviceFailed)):
-        say(str(error))
-        return 1
+        return 1, str(error)
     if isinstance(error, FastscribeError):
-        say(" ".join(str(error).split()))
-        return 1 if isinstance(error, PlaceInUse) or _may_pass(error) else 2
+        return 1 if isinstance(error, PlaceInUse) or _may_pass(error) else 2, " ".join(str(error).split())
     if isinstance(error, ImportError) and not (error.name or "").startswith("fastscribe"):
-        say(f"the installation is incomplete: {first_line(error)}; `fastscribe doctor` shows what is missing")
-        return 2
-    is_full = isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None
-    if is_full:
-        say(f"stdout: {os.strerror(errno.ENOSPC)}")
-        return 1
+        problem = f"the installation is incomplete: {first_line(error)}"
+        return 2, f"{problem}; `fastscribe doctor` shows what is missing"
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
+        return 1, f"stdout: {os.strerror(errno.ENOSPC)}"
     if _is_out_of_memory(error):
-        say(
-            f"the system refuses more memory or threads ({first_line(error)}): raise the limits of this process, or use a "
-            "smaller model or --dtype int8"
-        )
-        return 1
-    if isinstance(error, (StdoutClosed, BrokenPipeError)):
-        return 141
-    log("".join(traceback.format_exception(error)).rstrip())
-    raise error
+        problem = f"the system refuses more memory or threads ({first_line(error)})"
+        return 1, f"{problem}: raise the limits of this process, or use a smaller model or --dtype int8"
+    return (141, "") if isinstance(error, (StdoutClosed, BrokenPipeError)) else (1, None)
 
 
 def _may_pass(error: BaseException | None) -> bool:
@@ -122,7 +126,7 @@ def _may_pass(error: BaseException | None) -> bool:
     return error is not None and (error.errno in _PASSING or (isinstance(error, RemoteError) and error.may_pass))
 
 
-def _is_out_of_memory(error: Exception) -> bool:
+def _is_out_of_memory(error: BaseException) -> bool:
     """Return True if the machine, or a limit of the user's, refused memory or the addresses of a thread's stack."""
     return (
         isinstance(error, MemoryError)

@@ -4,7 +4,7 @@
 {"event": "progress", "files", "failed", "skipped", "audio_s", "done_s", "planned_s", "elapsed_s", "rtfx"}  twice a second
 {"event": "failed", "audio_filepath", "stage", "message"}          a file that failed; with "offset", "id", "listed" of a list
 {"event": "finished", "report"}                                                                    report.json's content
-{"event": "stopped", "message"}      instead: an error or a signal ended the run; with the counts of progress, once it has begun
+{"event": "stopped", "exit_code", "message"}   instead: an error or a signal ended the run; with counts, once it has begun
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
+from fastscribe._system import signals
 from fastscribe._system.file_kinds import starts_with
-from fastscribe._system.signals import Terminated
 from fastscribe._system.url_secrets import hide_secrets
 from fastscribe.cli.terminal import say
 from fastscribe.errors import FastscribeError, UsageError
@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     from fastscribe.transcriber import Transcriber
 
 _EVERY_S = 0.5
-_SIGNALS: dict[type[BaseException], str] = {
-    KeyboardInterrupt: "interrupted",
-    Terminated: "terminated",
-}
 _OURS = re.compile(rb'\{"event": "')  # the start of an earlier run's log, which this run replaces
 
 
@@ -62,20 +58,34 @@ class EventLog:
             raise UsageError(f"--events {path}: cannot be written: {error.strerror or error}") from error
 
     def __enter__(self) -> EventLog:
+        signals.HARD_EXIT_HOOKS.append(self._end_at_once)
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self._stop_event.set()
         if error is not None and not isinstance(error, typer.Exit):  # which comes behind the last event
-            text, is_expected = " ".join(str(error).split()), isinstance(error, (FastscribeError, OSError))
-            reason = text if is_expected else f"{type(error).__name__} {text}".rstrip()
-            message = hide_secrets(_SIGNALS.get(type(error), reason))
-            self._write_event("stopped", {"message": message, **self.counts()})
+            from fastscribe.cli import ending_of
+
+            code, text = ending_of(error)[0], " ".join(str(error).split())
+            reason = (
+                text if isinstance(error, (FastscribeError, OSError)) else f"{type(error).__name__} {text}".rstrip()
+            )
+            self._stopped(code, signals.ENDINGS.get(code, reason))
+        signals.HARD_EXIT_HOOKS.remove(self._end_at_once)
         if self._file is not None:
             try:
                 self._file.close()
             except OSError:
                 self._file = None
+
+    def _end_at_once(self, exit_code: int) -> None:
+        """Write the last event in a signal's handler, unless the thread that the signal interrupts is writing one."""
+        if not self._stop_event.is_set() and self._lock.acquire(timeout=_EVERY_S):
+            self._lock.release()
+            self._stopped(exit_code, signals.ENDINGS[exit_code])
+
+    def _stopped(self, exit_code: int, message: str) -> None:
+        self._write_event("stopped", {"exit_code": exit_code, "message": hide_secrets(message), **self.counts()})
 
     def started(self, transcriber: Transcriber, num_inputs: Callable[[], int | None]) -> None:
         """Write the first event; from then on, write the progress periodically.

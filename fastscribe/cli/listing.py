@@ -107,6 +107,11 @@ class Listing:
         """True if the last input has been taken, or yielded by ahead() or whole()."""
         return self._end is not None and self._end.error is None
 
+    @property
+    def is_empty(self) -> bool:
+        """True if there is no input at all. It waits for the first one."""
+        return not any(True for _ in self.ahead()) and self.is_whole
+
     def has_many(self, many: int) -> bool:
         """Return True if there are at least `many` inputs, or if the first ones take so long that there may be."""
         num = sum(1 for _ in islice(self.ahead(MAX_WAIT_S), many))

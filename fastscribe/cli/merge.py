@@ -30,7 +30,7 @@ def merge(
 ) -> None:
     """Merge the results of --shard runs into transcripts.jsonl and report.json, and replace those of an earlier merge.
 
-    The exit code is 1 if shards are missing, incomplete or of different numbers of inputs, or if more files failed than
+    The exit code is 1 if shards are missing, incomplete or of different inputs, or if more files failed than
     --allow-failures allows.
     """
     allowed = allowed_failures(allow_failures)
@@ -52,7 +52,7 @@ def merge(
     for what, numbers in (
         ("missing", merged.missing),
         ("not complete, run them again", merged.incomplete),
-        ("of fewer inputs than others, run them again with the same ones", merged.outdated),
+        ("of fewer or other inputs than others, run them again with the same ones", merged.outdated),
     ):
         if numbers:
             say(f"{what}: {', '.join(f'{number}/{merged.count}' for number in numbers)}")

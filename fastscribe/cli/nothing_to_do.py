@@ -18,6 +18,7 @@ import typer
 
 from fastscribe._system.urls import is_url
 from fastscribe.audio.formats import STDIN
+from fastscribe.audio.media import RemoteMedium
 from fastscribe.cli.job import using_folder
 from fastscribe.cli.listing import MAX_WAIT_S, Listing
 from fastscribe.cli.run_hooks import TranscribeJob, model_digest_of
@@ -66,11 +67,12 @@ def end_if_done(job: TranscribeJob, listing: Listing, event_log: EventLog | None
         UsageError: As output.open_journaled(), and if the inputs were elsewhere (results/moved.py).
     """
     run = job.output
-    if any(map(is_url, run.inputs)):
-        return None
+    has_url = any(map(is_url, run.inputs))
     is_stream = STDIN in run.inputs  # whose next line may come late
     start, output, all_done = perf_counter(), None if is_stream else _earlier(job), False
     if output is None:
+        if has_url:
+            return None
         if run.overwrite:
             with using_folder(run.where):
                 expected = expected_sources(listing.ahead(MAX_WAIT_S), None, job.options)
@@ -86,10 +88,12 @@ def end_if_done(job: TranscribeJob, listing: Listing, event_log: EventLog | None
         if not has_more:
             ledger = output.ledger
             expected = expected_sources(listing.whole(), ledger, job.options)
-            all_done = all(map(ledger.skip, expected))
+            all_done = all(not (has_url and _takes_request(one)) and ledger.skip(one) for one in expected)
             all_done &= listing.is_whole and ledger.num_given > 0
         if not all_done:
             listing.begin_again()
+            if has_url:
+                return output
             try:
                 check_moved(job, listing.whole(), output.moved_line)
             except UsageError:
@@ -116,6 +120,11 @@ def end_if_done(job: TranscribeJob, listing: Listing, event_log: EventLog | None
     raise typer.Exit(code)
 
 
+def _takes_request(source: Source | Failure) -> bool:
+    """Return True if the version of an input is not known from a listing: the run asks for many at a time."""
+    return isinstance(source, Source) and isinstance(source.file, RemoteMedium) and source.file.stated_bytes is None
+
+
 def check_moved(
     job: TranscribeJob, inputs: Iterable[Source | Failure], line_of: Callable[[Iterable[object]], str]
 ) -> None:
@@ -128,8 +137,9 @@ def check_moved(
 
 def report_of(output: JournaledOutput, stats: RunStats) -> bytes:
     """Return the content of report.json."""
-    of_all = {"inputs": output.ledger.num_given, "request": output.facts["request"]}
-    return (json.dumps(stats.to_json() | of_all, indent=2) + "\n").encode()
+    ledger = output.ledger
+    inputs = {"inputs": ledger.num_given, "inputs_digest": f"{ledger.ids_digest:016x}"}
+    return (json.dumps(stats.to_json() | inputs | {"request": output.facts["request"]}, indent=2) + "\n").encode()
 
 
 def _stats(output: JournaledOutput, listing: Listing, wall_s: float) -> RunStats:

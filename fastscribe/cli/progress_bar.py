@@ -279,5 +279,5 @@ class ProgressBar:
         return grid
 
 
-def _clear_line() -> None:
+def _clear_line(exit_code: int) -> None:
     os.write(2, _CLEAR_LINE)

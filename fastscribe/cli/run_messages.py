@@ -113,14 +113,16 @@ def stopped_hint(job: TranscribeJob, progress: Progress, output: JournaledOutput
     counts = counts_of(progress, output)
     done = counts["files"] + counts["skipped"]
     of = "" if num_inputs is None else f" of {max(done, num_inputs):,}"
+    number_done = f"{done:,}{of} files are done" if done else "no file is done yet"
     if output is None:
-        return f"{done:,}{of} files are done; with --output-dir the same command goes on where it stopped"
+        return f"{number_done}; with --output-dir the same command goes on where it stopped"
     again = "without --overwrite the command" if job.output.overwrite else "the same command"
     if not progress.planned_files and (number := int(output.journal.is_live.sum())) > done:  # not all were looked at
         return f"{count_of(number, 'result')} of earlier runs stay, and {again} goes on from there"
+    if done:
+        return f"{number_done} and kept, and {again} goes on from there"
     may_help = progress.done_s > _LONG_S and job.options.window > 1 and num_inputs != 1
-    hint = "; --window 1 finishes each long recording before the next" if may_help else ""
-    return f"{done:,}{of} files are done and kept, and {again} goes on from there{'' if done else hint}"
+    return number_done + ("; --window 1 finishes each long recording before the next" if may_help else "")
 
 
 def _hours(seconds: float) -> str:

@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, TextIO
@@ -132,7 +131,10 @@ def filter_mpg123_messages(write_line: Callable[[bytes], bool] = lambda line: Fa
         )
     relay = Thread(target=_relay, args=(reader, real, write_line), daemon=True)
     relay.start()
-    restore = partial(os.dup2, real, 2)
+
+    def restore(exit_code: int = 0) -> None:
+        os.dup2(real, 2)
+
     signals.HARD_EXIT_HOOKS.insert(0, restore)  # else the last message would stay in the pipe
     try:
         yield

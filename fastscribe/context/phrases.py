@@ -271,9 +271,7 @@ def remarks(phrases: Sequence[Phrase], encoded: Sequence[Sequence[TokenPath]], e
         lost = [letter for letter, paths in zip(letters, ways, strict=True) if not paths]
         lines.append(f"not used, because the model does not write {named(lost) if lost else 'them'}: {named(unknown)}")
     if heavy:
-        lines.append(
-            f"with weights above {_HEAVY:g} phrases are also written where they are not spoken: {named(heavy)}"
-        )
+        lines.append(f"phrases with a weight above {_HEAVY:g} are also written without being spoken: {named(heavy)}")
     return lines
 
 

@@ -131,7 +131,6 @@ class Additions:
         make_texts: Makes results in place of text_stage.py's.
         reports: Return lines for the end of the run.
         max_held_s: Seconds of recordings that the run holds in memory.
-        needs_whole_recordings: A room sees recordings as a whole, so only the process that plans prepares them and makes texts.
     """
 
     inputs: PlainInputs = PLAIN_INPUTS
@@ -144,7 +143,6 @@ class Additions:
     make_texts: MakeTexts | None = None
     reports: tuple[Callable[[], list[str]], ...] = ()
     max_held_s: float = math.inf
-    needs_whole_recordings: bool = False
 
 
 def lock_of(checkpoint: Checkpoint, options: Options, has_prompt: bool) -> LanguageLock | None:

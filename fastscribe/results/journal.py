@@ -108,7 +108,7 @@ class Entry(NamedTuple):
             "row": [self.begin, self.end],
             "index": self.order,
             "failed": self.failed,
-            "audio_s": round(self.audio_s, 3),
+            "audio_s": self.audio_s,
         }
         if self.for_list:
             fields["for_list"] = True

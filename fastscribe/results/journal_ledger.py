@@ -43,6 +43,7 @@ class JournalLedger(Ledger):
         self._run, self._journal, self._files, self._take_over = run, journal, files, take_over
         self._key_counts = KeyCounter()
         self._pending: dict[int, PendingInput] = {}  # by index
+        self.ids_digest = 0  # of the names of all inputs so far, in any order
 
     def expect(self, source: Source | Failure) -> bool:
         """Return False if the input belongs to another shard. Every shard names all inputs."""
@@ -50,6 +51,7 @@ class JournalLedger(Ledger):
         repeats = self._key_counts.count(key)
         key = _repeated(key, repeats)
         is_ours = super().expect(source)
+        self.ids_digest = (self.ids_digest + digest_of(source.id)) % 2**64
         known_as = self._known_as(source, key, repeats)
         name = "" if self._files is None else self._files.names.name_of(source.id, known_as, is_ours)
         if is_ours:

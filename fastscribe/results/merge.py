@@ -65,10 +65,13 @@ class MergeResult:
 
     @property
     def outdated(self) -> list[int]:
-        """Shards whose runs were given fewer inputs than those of others: recordings came in between."""
+        """Shards whose runs were given fewer inputs than those of others, or as many others: recordings came in between."""
         reports = {one.paths.shard.index: one.report for one in self.results if one.report is not None}
-        given = {index: number for index, one in reports.items() if isinstance(number := one.get("inputs"), int)}
-        return [index for index, number in given.items() if number < max(given.values())]
+        known = {index: one for index, one in reports.items() if isinstance(one.get("inputs"), int)}
+        given = {index: (one["inputs"], one.get("inputs_digest")) for index, one in known.items()}
+        most = max((number for number, _ in given.values()), default=0)
+        are_alike = len({digest for number, digest in given.values() if number == most}) == 1
+        return [index for index, (number, _) in given.items() if number < most or not are_alike]
 
     @property
     def failed(self) -> int:

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import cached_property
 from itertools import compress, islice
 from pathlib import Path
 from shlex import quote
@@ -338,10 +339,11 @@ class JournaledOutput:
         is_counted: BoolArray = ~self._is_dropped & ~journal.is_replaced & journal.is_live
         return is_counted
 
-    @property
+    @cached_property
     def _is_dropped(self) -> BoolArray:
         """Which failures this run drops, of inputs that it was not given: a wrong path of a list, corrected.
 
+        It is asked once all inputs were given, and reads rows.
         With --retry-failed also those whose recording is gone from the disk. One that is there may be given again.
         """
         journal = self.journal
@@ -375,8 +377,8 @@ class JournaledOutput:
         counts = _counts_in(self._earlier_report)
         if not self._new.files and counts is not None and counts == _counts_in(content):
             kept, report = json.loads(self._earlier_report), json.loads(content)
-            if "inputs" in report:  # of other shards there may be more
-                kept["inputs"] = report["inputs"]
+            # Of other shards there may be more or others.
+            kept |= {name: report[name] for name in ("inputs", "inputs_digest") if name in report}
             self._report = (json.dumps(kept, indent=2) + "\n").encode()
 
     def put_report_back(self) -> None:

@@ -83,7 +83,7 @@ class ResultFiles:
             end=0,
             order=item.index,
             failed=isinstance(result, Failure),
-            audio_s=0.0 if isinstance(item, Failure) else item.duration_s,
+            audio_s=0.0 if isinstance(item, Failure) else round(item.duration_s, 3),  # as its row has it
             for_list=isinstance(result, Failure) and (result.stage == "input" or result.message in NOT_THERE),
             name=name,
             input_bytes=pending.num_bytes,

@@ -180,9 +180,10 @@ def _names_of(given: str) -> SpeakerNames:
     if os.path.exists(given) or "/" in given or given.endswith((".txt", ".tsv")):
         raise UsageError(f"--speaker-names {given}: no such file; names are separated by commas")
     in_order = tuple(map(str.strip, given.split(",")))
-    if any("=" in name for name in in_order):
+    if any(sign in given for sign in "=:"):
         raise UsageError(
-            f"--speaker-names {given}: names stand in the order of the speakers, without =; a file can give them by label"
+            f"--speaker-names {given}: names stand in the order of the speakers, without = and :; for names by label, give a "
+            "file with lines LABEL<TAB>NAME"
         )
     check_names(in_order)
     return SpeakerNames(in_order)

@@ -89,7 +89,7 @@ class SpeakerStage:
             run = replace(run, inputs=by_channel, transcripts=by_channel)
         elif self._rttm is not None:
             by_rttm = ByRttm(self._rttm)
-            run = replace(run, inputs=by_rttm, transcripts=by_rttm, needs_whole_recordings=True)
+            run = replace(run, inputs=by_rttm, transcripts=by_rttm)
         if (speaker_model := facts.others.get(TURNS)) is not None:
             max_held_s = _MAX_HELD_BYTES / _BYTES_PER_SAMPLE / rate
             by_model = ByModel(speaker_model, rate, names)
@@ -99,7 +99,6 @@ class SpeakerStage:
                 transcripts=by_model,
                 plans={**run.plans, TURNS: partial(plan_turns, speaker_model, rate, options, max_held_s)},
                 max_held_s=max_held_s,
-                needs_whole_recordings=True,
             )
         if (voice_model := facts.others.get(VOICES)) is not None:
             prints = VoicePrints(voice_model, options.batch_size)
@@ -108,6 +107,5 @@ class SpeakerStage:
                 plans={**run.plans, VOICES: partial(plan_voices, voice_model, rate)},
                 follow_up=prints,
                 reports=(*run.reports, prints.lines),
-                needs_whole_recordings=True,
             )
         return run

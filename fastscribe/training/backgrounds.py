@@ -35,8 +35,8 @@ Kind = Literal["noise", "room"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
-def probed(example: Example, offset_s: float, duration_s: float) -> AudioInfo:
-    """Read the header of the example's recording, and cut the span out of it. Raises AudioError."""
+def probed(example: Example, offset_s: float, duration_s: float | None) -> AudioInfo:
+    """Read the header of the example's recording, and cut the span (None: to the end) out of it. Raises AudioError."""
     file: File = example.path
     if example.num_bytes:
         file = FilePart(example.path, example.start, example.num_bytes)

@@ -86,7 +86,8 @@ def train(
 
     check_output_dir(output_dir)
     stated = _recipe(recipe, init is not None)  # before the import of torch, which is slow
-    chosen = stated if epochs is None else replace(stated, run=replace(stated.run, epochs=epochs))
+    is_plan = not (stated.run.epochs if epochs is None else epochs)
+    chosen = replace(stated, run=replace(stated.run, epochs=epochs)) if epochs else stated
     check_installed("whisper-en", "train", "train")
     check_trackers(chosen.run.log_to)
     from fastscribe.training.data import prepare
@@ -98,7 +99,7 @@ def train(
     is_shown = distributed.rank == 0 and not quiet
     log: Callable[[str], None] = say if is_shown else lambda line: None
     is_recipe = recipe.suffix.lower() in _RECIPES
-    folder, chosen_device = RunFolder(output_dir), distributed.device(device)
+    folder, chosen_device = RunFolder(output_dir, is_plan and overwrite), distributed.device(device)
     with folder.locked() if distributed.rank == 0 else nullcontext(), filter_mpg123_messages():
         if distributed.rank == 0:
             folder.check()
@@ -109,21 +110,21 @@ def train(
         where = recipe if is_recipe else "the default recipe"
         training_data = prepare(chosen, checkpoint, log, where)
         # After every rank has read its inputs, which may lie there, and before any looks for a state.
-        if overwrite and chosen.run.epochs:
+        if overwrite and not is_plan:
             if distributed.rank == 0:
                 folder.clear()
             distributed.barrier()
         chosen_dtype = chosen_dtype_of(dtype, chosen_device)
         again = "the same command without --overwrite" if overwrite else "the same command"
-        trainer = Trainer(chosen, training_data, folder, chosen_device, chosen_dtype, say, distributed)
+        trainer = Trainer(chosen, training_data, folder, chosen_device, chosen_dtype, say, distributed, is_plan)
         if is_shown:
-            _report_start(trainer, stated.run.epochs)
+            _report_start(trainer)
         _run_and_report(trainer, is_shown, again)
 
 
 def _run_and_report(trainer: Trainer, is_shown: bool, again: str) -> None:
     """Train and print the result; `again` names the command that resumes. Raise Stopped after a signal."""
-    if not trainer.recipe.run.epochs:
+    if trainer.is_plan:
         trainer.check_recordings()
         trainer.distributed.leave()
         if is_shown:
@@ -165,14 +166,28 @@ def _report_end(trainer: Trainer) -> None:
         is_worse = not is_start and gain.fewer < 0
         say(f"{verdict}, and best is that step: run.keep_start: true would keep the start" if is_worse else verdict)
     if is_start:
+        if note := _exact_note(trainer):
+            say(note)
         say(
             f"{trainer.folder.last} is the trained model; run.keep_start: false has best be the step with the lowest rate"
         )
 
 
+def _exact_note(trainer: Trainer) -> str:
+    """Return that case and punctuation are clearly better in the trained model, if what decides is not."""
+    start, gain = trainer.progress.start_exact_counts, trainer.progress.exact_gain
+    if not start or gain is None or not gain.is_clear:
+        return ""
+    rate = sum(errors for errors, _ in start.values()) / gain.num_words
+    fell = f"from {100 * rate:.2f} % of the words wrong to {100 * (rate - gain.fewer):.2f} %"
+    return f"with case and punctuation training got clearly better, {fell}: data.normalizer: none has these decide"
+
+
 def _verdict(gain: Gain, start: float, best: float, metric: Metric) -> str:
     """Return whether the best trained model is better than the start, and how sure that is."""
     unit, side = "words" if metric == "wer" else "characters", "below" if gain.fewer > 0 else "above"
+    if not gain.fewer:
+        return f"the best step of training has {100 * best:.2f} %, as --init has ({gain.num_words:,} {unit}): no better"
     line = (
         f"the best step of training has {100 * best:.2f} %, {100 * abs(gain.fewer):.2f} points {side} the {100 * start:.2f} % "
         f"of --init (standard error {100 * gain.standard_error:.2f}, {gain.num_words:,} {unit})"
@@ -192,11 +207,11 @@ def _recipe(path: Path, is_tuning: bool) -> Recipe:
     return read_recipe(path, is_tuning) if path.suffix.lower() in _RECIPES else default_recipe(path, is_tuning)
 
 
-def _report_start(trainer: Trainer, planned_epochs: int = 0) -> None:
-    """Print what a run begins with, or the plan of a recipe that has `planned_epochs`."""
+def _report_start(trainer: Trainer) -> None:
+    """Print what a run begins with, or the plan of one."""
     training_data, padding = trainer.training_data, trainer.planner.padding()
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
-    trained = "" if trainer.num_trained == parameters else f", {trainer.num_trained / 1e6:.1f} M of them trained"
+    trained = "" if trainer.num_trained == parameters else f", {_millions(trainer.num_trained)} of them trained"
     epoch_s, corpus_s = trainer.planner.epoch_audio_s, training_data.corpus.duration_s
     drawn = f"; {epoch_s / 3600:.2f} h per epoch" if abs(epoch_s - corpus_s) > 0.005 * corpus_s else ""
     greedy = ", greedily: without the language model" if training_data.checkpoint.language_model is not None else ""
@@ -206,9 +221,9 @@ def _report_start(trainer: Trainer, planned_epochs: int = 0) -> None:
     if rows := len(training_data.left_out):
         say(f"{trainer.folder.left_out} has {count_of(rows, 'row')} that {'is' if rows == 1 else 'are'} left out")
     epochs = trainer.recipe.run.epochs
-    in_all = f"{count_of(trainer.planner.num_steps(epochs), 'step')} in all, " if epochs else ""
+    in_all = "" if trainer.is_plan else f"{count_of(trainer.planner.num_steps(epochs), 'step')} in all, "
     say(
-        f"{parameters / 1e6:.1f} M parameters{trained}, {training_data.checkpoint.config.family}, {str(trainer.dtype)[6:]} on "
+        f"{_millions(parameters)} parameters{trained}, {training_data.checkpoint.config.family}, {str(trainer.dtype)[6:]} on "
         f"{trainer.device}; {count_of(trainer.planner.epoch_batches, 'batch')} per epoch, {in_all}"
         f"{100 * padding.frames:.1f} % padding "
         f"(random batches: {100 * trainer.planner.naive_padding().frames:.1f} %){_warm_up_note(trainer)}"
@@ -219,11 +234,13 @@ def _report_start(trainer: Trainer, planned_epochs: int = 0) -> None:
         say(f"ctc_weight {weight:g}: the {idle} learns nothing{other}")
     if runs_in_python() and trainer.device.type == "cpu" and trainer.model.transducer is not None:
         say("NUMBA_DISABLE_JIT is set: the transducer loss runs in Python, which takes a thousand times as long")
-    if not epochs:
+    if trainer.progress.step:
+        say(_going_on(trainer))
+    if trainer.is_plan:
         if trainer.rates_start and (note := _least_gain_note(trainer)):
             say(note)
-        if planned_epochs:
-            say(_planned_steps(trainer, planned_epochs))
+        if epochs:
+            say(_planned_steps(trainer, epochs))
         most = count_of(max(trainer.planner.batch_sizes), "recording")
         num_bytes = trainer.weights.num_bytes
         size = f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
@@ -231,22 +248,29 @@ def _report_start(trainer: Trainer, planned_epochs: int = 0) -> None:
             f"this is the plan, and nothing is trained: weights, gradients and optimiser take {size}, and batches of "
             f"up to {most} come on top"
         )
-    elif trainer.progress.step and trainer.is_over:
-        last = quote(str(trainer.folder.last))
-        say(f"finished after {count_of(epochs, 'epoch')}; --init {last} in another folder trains its model further")
-    elif trainer.progress.step:
-        say(f"going on after step {trainer.progress.step:,}")
-    elif training_data.new_heads and not trainer.rates_start:
+    elif not trainer.progress.step and training_data.new_heads and not trainer.rates_start:
         say("no validation before the first step: the head that decodes has new outputs")
+
+
+def _millions(count: int) -> str:
+    return f"{count / 1e6:.1f} M" if count >= 50_000 else f"{count:,}"
+
+
+def _going_on(trainer: Trainer) -> str:
+    epochs, before = trainer.recipe.run.epochs, trainer.former_epochs
+    if epochs and trainer.is_over:
+        further = f"--init {quote(str(trainer.folder.last))} in another folder trains its model further"
+        return f"finished after {count_of(epochs, 'epoch')}; more run.epochs go on here; {further}"
+    changed = f": {epochs:,} epochs instead of {before:,}, and the learning rate follows the new length"
+    return f"going on after step {trainer.progress.step:,}{changed if epochs and epochs != before else ''}"
 
 
 def _planned_steps(trainer: Trainer, epochs: int) -> str:
     num_steps, optimiser = trainer.planner.num_steps(epochs), trainer.recipe.optimiser
-    trainer.weights.set_total_steps(num_steps)  # which decides the warm-up
     warm_up = count_of(trainer.weights.warmup_steps, "warm-up step")
     capped = " (at most a tenth of the run)" if trainer.weights.warmup_steps < optimiser.warmup_steps else ""
     return (
-        f"the recipe's {count_of(epochs, 'epoch')}: {count_of(num_steps, 'step')} in all, {warm_up}{capped}, a learning "
+        f"{count_of(epochs, 'epoch')}: {count_of(num_steps, 'step')} in all, {warm_up}{capped}, a learning "
         f"rate of {optimiser.learning_rate:g}"
     )
 
@@ -254,8 +278,8 @@ def _planned_steps(trainer: Trainer, epochs: int) -> str:
 def _warm_up_note(trainer: Trainer) -> str:
     """Return a note if the warm-up is shorter than the recipe's."""
     num_steps = trainer.weights.warmup_steps
-    is_capped = num_steps < trainer.recipe.optimiser.warmup_steps and trainer.recipe.run.epochs
-    return f"; {num_steps} warm-up steps (at most a tenth of the run)" if is_capped else ""
+    is_capped = num_steps < trainer.recipe.optimiser.warmup_steps and not trainer.is_plan
+    return f"; {count_of(num_steps, 'warm-up step')} (at most a tenth of the run)" if is_capped else ""
 
 
 def _install_signal_handlers(trainer: Trainer) -> None:
@@ -323,8 +347,8 @@ class _Display:
                 say(note, self._bar)
         if self._is_shown and progress.epoch > self._last_epoch:
             self._last_epoch = progress.epoch
-            line = f"epoch {progress.epoch}: {_status(self._trainer)}"
-            say(line, self._bar)
+            if status := _status(self._trainer):
+                say(f"epoch {progress.epoch}: step {progress.step:,}, {status}", self._bar)
 
 
 def _least_gain_note(trainer: Trainer) -> str:
@@ -338,12 +362,12 @@ def _least_gain_note(trainer: Trainer) -> str:
         assumed = f" if --init has {100 * ASSUMED_RATE:.0f} % of them wrong,"
     if not (least := least_gain(counts)):
         return ""
-    unit = "words" if data.scoring.metric == "wer" else "characters"
+    unit = "word" if data.scoring.metric == "wer" else "character"
     kept = "; until then best stays the model of --init" if trainer.recipe.run.keep_start else ""
     own = "" if trainer.recipe.data.validation else " kept from those to train on"
     return (
-        f"{num_words(counts):,} {unit} to validate with{own}:{assumed} a gain of less than about {100 * least:.1f} points "
-        f"will not show{kept}; more recordings in data.validation show smaller ones"
+        f"{count_of(num_words(counts), unit)} to validate with{own}:{assumed} a gain of less than about {100 * least:.1f} "
+        f"points will not show{kept}; more recordings in data.validation show smaller ones"
     )
 
 
@@ -380,9 +404,10 @@ def _set_status(name: str, rates: Mapping[str, float], metric: Metric) -> str:
 
 
 def _status(trainer: Trainer) -> str:
+    """Return what was measured since the last step that an epoch ended with; empty: nothing."""
     progress = trainer.progress
     losses = ", ".join(f"{name} {value:.3f}" for name, value in progress.losses.items())
-    parts = [f"step {progress.step:,}", losses, *_validated(trainer)]
+    parts = [losses, *_validated(trainer)]
     if progress.busy_s:
         speed = progress.audio_s * trainer.distributed.world_size / progress.busy_s
         parts.append(f"{speed:.0f} s of audio per second")

@@ -239,6 +239,12 @@ class Examples(Sequence[Example]):
         """Return the examples of these indices, or of a mask. The texts, paths and tokens are not copied."""
         return replace(self, rows=self.rows[indices])
 
+    def continued_paths(self) -> set[str]:
+        """Return the paths of recordings in which an example begins later than at the start."""
+        later = self.take(self._column("offset_s") > 0)
+        firsts = np.unique(later._column("path_at"), return_index=True)[1]
+        return {later[index].path for index in firsts.tolist()}
+
     def joined(self, others: Examples) -> Examples:
         """Return these examples and others, both taken of the same ones by `take`."""
         assert self.letters is others.letters and self.ids is others.ids

@@ -103,11 +103,17 @@ class AudioDataLoader:
         finally:
             pool.close()
 
-    def try_some(self) -> None:
-        """Read up to _MAX_SAMPLED examples, spread over all, so that those that cannot be used are known before training."""
+    def try_some(self) -> list[Example]:
+        """Read up to _MAX_SAMPLED examples, spread over all, so that those that cannot be used are known before training.
+
+        Returns:
+            The others.
+        """
         count = min(_MAX_SAMPLED, len(self._examples))
-        for _ in self.batches([np.unique(np.linspace(0, len(self._examples) - 1, count, dtype=np.int64))]):
+        chosen = np.unique(np.linspace(0, len(self._examples) - 1, count, dtype=np.int64))
+        for _ in self.batches([chosen]):
             pass
+        return [self._examples[index] for index in chosen.tolist() if not self._is_unreadable[index]]
 
     def _samples(self, index: int) -> Int16Array | None:
         cached = self._cached.get(index)
@@ -146,6 +152,11 @@ class AudioDataLoader:
             problem = f"the manifest gives {example.duration_s:.2f} s, so the text may be that of more than it has"
             raise AudioError(shown_name(example), f"lasts {lasts_s:.2f} s: {problem}")
         return samples_of(audio, self._sample_rate)
+
+
+def is_cut_short(example: Example) -> bool:
+    """True if an example is the start of a recording that goes on long after the duration stated. Raises AudioError."""
+    return not example.offset_s and example.duration_s < _MIN_SHARE * probed(example, 0.0, None).duration_s
 
 
 class _Row(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from ast import literal_eval
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import MISSING, fields, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -18,10 +18,10 @@ from fastscribe.training.corpus import Example, Examples
 from fastscribe.training.recipe import Recipe
 
 _MAX_SHOWN = 3
-_DEFAULT = "its default"
+_ABSENT = "not given"
 _FREE = {
     "model": ("tokenizer",),
-    "run": ("save_minutes", "log_to"),
+    "run": ("epochs", "validate_epochs", "save_minutes", "log_to"),
     "data": ("train", "validation", "threads", "cache_gb"),
     "augment": ("noise_manifest", "room_manifest"),
     "batch": ("gradient_checkpointing",),
@@ -53,13 +53,14 @@ def fingerprint(recipe: Recipe, checkpoint: Checkpoint, data: str, validation: S
     }
 
 
-def named_difference(part: str, before: str, now: str) -> str:
+def named_difference(part: str, before: str, now: str, config: Any = None) -> str:
     """Name a part that differs, with the first keys that do, if the part holds keys: "recipe (optimiser.dropout ..)".
 
     Args:
         part: A name of fingerprint().
         before: Its value in the earlier run.
         now: Its value in this run.
+        config: What this run has as the part, whose classes have the defaults.
     """
     if part not in ("recipe", "model"):
         return f"{part} (rows of data.train)" if part == "data" else part
@@ -67,10 +68,10 @@ def named_difference(part: str, before: str, now: str) -> str:
         stored, given = _leaves(literal_eval(before)), _leaves(literal_eval(now))
     except (ValueError, SyntaxError):  # a value that is no literal, such as inf
         return part
-    names = [name for name in {**given, **stored} if stored.get(name, _DEFAULT) != given.get(name, _DEFAULT)]
-    changes = [
-        f"{name} was {stored.get(name, _DEFAULT)}, is {given.get(name, _DEFAULT)}" for name in names[:_MAX_SHOWN]
-    ]
+    defaults = _leaves(_defaults(config))
+    stored, given = {**defaults, **stored}, {**defaults, **given}
+    names = [name for name in {**given, **stored} if stored.get(name) != given.get(name)]
+    changes = [f"{name} was {stored.get(name, _ABSENT)}, is {given.get(name, _ABSENT)}" for name in names[:_MAX_SHOWN]]
     more = f"; and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else ""
     return f"{part} ({'; '.join(changes)}{more})" if names else part
 
@@ -86,6 +87,14 @@ def _leaves(stated: Any, name: str = "") -> dict[str, str]:
         for key, held in stated.items()
         for leaf, value in _leaves(held, f"{name}.{key}" if name else key).items()
     }
+
+
+def _defaults(config: Any) -> Any:
+    """Return the defaults in a config by their names. A field without a default has its own value."""
+    if not is_dataclass(config):
+        return config
+    held = {one.name: getattr(config, one.name) if one.default is MISSING else one.default for one in fields(config)}
+    return {name: _defaults(value) for name, value in held.items()}
 
 
 def _stated(value: Any) -> Any:

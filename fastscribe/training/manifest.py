@@ -31,6 +31,7 @@ from fastscribe.audio.folders import walk
 from fastscribe.audio.formats import CONTAINER_EXTENSIONS, is_audio_name
 from fastscribe.audio.json_lines import NotAList
 from fastscribe.audio.list_rows import BadRow, FindMember, ListRow, list_rows
+from fastscribe.audio.manifest import PATH_NAMES
 from fastscribe.audio.probe import probe
 from fastscribe.errors import AudioError, FastscribeError, ManifestError, UsageError
 from fastscribe.training.archives import Archives, expand
@@ -113,7 +114,7 @@ def read_manifests(
                 else:
                     left_out.append(LeftOutRow.of(example, parts, reason))
 
-    return _not_empty(Corpus(Examples.of(usable(), parts), tuple(left_out)), purpose)
+    return _not_empty(Corpus(Examples.of(usable(), parts), tuple(left_out)), purpose, limits)
 
 
 def check_most_usable(corpus: Corpus, limits: ExampleLimits, purpose: str) -> None:
@@ -131,9 +132,12 @@ def check_most_usable(corpus: Corpus, limits: ExampleLimits, purpose: str) -> No
         raise UsageError("; ".join([f"most rows to {purpose} cannot be used: {corpus}", *first_left_out(unmeant)]))
 
 
-def _not_empty(corpus: Corpus, purpose: str) -> Corpus:
+def _not_empty(corpus: Corpus, purpose: str, limits: ExampleLimits) -> Corpus:
     if not len(corpus.examples):
-        raise UsageError("; ".join([f"nothing to {purpose}: {corpus}", *first_left_out(corpus.left_out)]))
+        long_s = [row.duration_s for row in corpus.left_out if row.duration_s > limits.max_duration_s]
+        is_plausible = all(limits.min_duration_s <= one_s / 1000 <= limits.max_duration_s for one_s in long_s)
+        asked = ["a duration is in seconds: are these milliseconds?"] if long_s and is_plausible else []
+        raise UsageError("; ".join([f"nothing to {purpose}: {corpus}", *asked, *first_left_out(corpus.left_out)]))
     return corpus
 
 
@@ -162,7 +166,8 @@ def tokenise(
             letters = lacking.get(example.text, "") if reason == LACKS_LETTERS else ""
             left_out.append(LeftOutRow.of(example, examples.parts, reason, letters))
         is_kept &= ~chosen
-    return _not_empty(Corpus(examples if is_kept.all() else examples.take(is_kept), tuple(left_out)), "train on")
+    kept = Corpus(examples if is_kept.all() else examples.take(is_kept), tuple(left_out))
+    return _not_empty(kept, "train on", limits)
 
 
 def _why_unusable(example: Example, limits: ExampleLimits) -> str | None:
@@ -274,11 +279,13 @@ class RowReader:
         if isinstance(row, BadRow):
             raise row.error
         fields, span = row.fields or {}, row.span
+        if span.duration_s is None:
+            is_textless = "text" not in fields and not self._ignores_texts and not self._part.non_speech
+            no_text = f"{_no_text(fields)}; " if is_textless else ""
+            raise _wrong(row, f"{no_text}no duration (0 is none), which planning batches needs: {_DURATION_CURE}")
         text = self._text(row)
         if span.track:
             raise _wrong(row, f"audio_track {span.track}: training reads the first track: extract this one")
-        if span.duration_s is None:
-            raise _wrong(row, f"no duration (0 is none), which planning batches needs: {_DURATION_CURE}")
         if isinstance(row.file, str) and is_url(row.file):
             raise _wrong(row, f"{row.file}: training reads files, not addresses: download it")
         path, start, size = (
@@ -302,10 +309,8 @@ class RowReader:
         if self._ignores_texts or (self._part.non_speech and text is None):
             return ""
         if text is None:
-            held = ", ".join(name for name, value in fields.items() if value is not None) or "none"
-            other = next((f"; rename {name} to text" for name in _OTHER_TEXTS if fields.get(name) is not None), "")
-            wrong = _wrong(row, f"no text: a field of this name has to have it; there are {held:.100}{other}")
-            if other:
+            wrong = _wrong(row, _no_text(fields))
+            if any(fields.get(name) is not None for name in _OTHER_TEXTS):
                 raise wrong
             self._first_without = self._first_without or wrong
             return ""
@@ -316,6 +321,15 @@ class RowReader:
         if self._part.non_speech and cleaned:
             raise _wrong(row, f"text {cleaned!r:.40} in a manifest of non_speech")
         return cleaned
+
+
+def _no_text(fields: Mapping[str, Any]) -> str:
+    """Say that a row has no text, which fields it has, and which of them has to be renamed."""
+    is_renamed = any(fields.get(name) == fields.get("audio_filepath") for name in PATH_NAMES[1:])
+    own = {**fields, "audio_filepath": None} if is_renamed else fields  # as the list has it
+    held = [name for name, value in own.items() if value is not None]
+    other = next((f"; rename {name} to text" for name in _OTHER_TEXTS if name in held), "")
+    return f"no text: a field of this name has to have it; there are {', '.join(held) or 'none':.100}{other}"
 
 
 def _wrong(row: ListRow, problem: str) -> ManifestError:

@@ -347,6 +347,8 @@ def parse_recipe(values: Any, path: Path, is_tuning: bool = False) -> Recipe:
     """
     if not isinstance(values, Mapping):
         raise UsageError(f"{path}: not a mapping of sections such as data, model and run")
+    if "trainer" in values or "exp_manager" in values:
+        raise UsageError(f"{path}: a NeMo config, not a recipe: docs/switching.md has the recipe's names of its keys")
     _check_keys(Recipe, values, str(path), "")  # before the data are missed, whose section may be misspelt
     values = dict(values)
     values["data"] = _data(values.get("data"), path)

@@ -53,9 +53,9 @@ class Scoring:
         normalizers = {
             "whisper-en": "Whisper's English normaliser",
             "unicode": "the normaliser unicode",
-            "none": "none",
+            "none": "no normaliser",
         }
-        return f"{METRIC_NAMES[self.metric]}, normaliser: {normalizers[self.normalizer]}"
+        return f"{METRIC_NAMES[self.metric]}, {normalizers[self.normalizer]}"
 
 
 def rating_of(scoring: Scoring, sets: Sequence[ValidationSet] = ()) -> str:

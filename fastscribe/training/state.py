@@ -30,7 +30,7 @@ from fastscribe.training.corpus import LeftOutRow
 from fastscribe.training.scoring import Metric
 from fastscribe.training.trackers import event_files, wandb_id_file
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 _STATE_START = re.compile(rb"PK\x03\x04.*format_version", re.DOTALL)  # torch.save's archive, and our first key
 _MODEL_SUFFIXES = (".json", ".safetensors", ".model", ".gz")
 _LOG_START = b'{"step": '
@@ -43,8 +43,9 @@ _TABLE_START = re.compile(rb'\{\s*"format_version": ')
 class RunFolder:
     """The files of a run: `best` and `last` (models that transcribe reads), the state, the log, a plot."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, is_ignored: bool = False) -> None:
         self.path = path
+        self._is_ignored = is_ignored  # the run that the folder holds: a plan would start over
         self.state, self.log, self.plot = path / "state.pt", path / "train.jsonl", path / "train.png"
         self.best, self.last = path / "best", path / "last"
         self.batch_sizes, self.left_out = path / "batch_sizes.json", path / "left_out.jsonl"
@@ -53,7 +54,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the folder, and create it if needed; remove it if it is new and gets nothing but the lock.
+        """Lock the folder, and create it if needed; remove the lock of a new one that gets no run, and it if it is empty.
 
         Raises:
             UsageError: another run writes there, or none can.
@@ -68,9 +69,10 @@ class RunFolder:
             with closing(lock):
                 yield
         finally:
-            if is_new and list(self.path.iterdir()) == [path]:
+            if is_new and (held := set(self.path.iterdir())) <= {path, self.left_out}:
                 path.unlink()
-                self.path.rmdir()
+                if self.left_out not in held:
+                    self.path.rmdir()
 
     def check(self) -> None:
         """Raise UsageError if a file or folder that no training run wrote has the name of one that this run writes."""
@@ -131,7 +133,7 @@ class RunFolder:
 
     def check_no_models(self) -> None:
         """Raise UsageError if the folder has models but no state: a new run would replace them."""
-        if self.best.exists() or self.last.exists():
+        if not self._is_ignored and (self.best.exists() or self.last.exists()):
             raise UsageError(
                 f"{self.path}: holds models but no state to go on from; use another folder, or --overwrite to replace them"
             )
@@ -151,7 +153,7 @@ class RunFolder:
 
         Tensors are on the CPU: what takes them over copies them to the device one by one.
         """
-        if not self.state.exists():
+        if self._is_ignored or not self.state.exists():
             return None
         try:
             values = torch.load(self.state, map_location="cpu", weights_only=True)

@@ -31,7 +31,7 @@ from fastscribe.training.batch_search import cached_batch_sizes, fits
 from fastscribe.training.buckets import Bucket, Indices
 from fastscribe.training.corpus import Example, Examples, LeftOutRow, ManifestPart
 from fastscribe.training.data import TrainingData
-from fastscribe.training.dataloader import AudioBatch, AudioDataLoader
+from fastscribe.training.dataloader import AudioBatch, AudioDataLoader, is_cut_short
 from fastscribe.training.distributed import DistributedContext
 from fastscribe.training.fingerprint import fingerprint, named_difference
 from fastscribe.training.learner import BatchIndex, BatchTooLarge, Learner, TrainBatch
@@ -69,6 +69,8 @@ class Progress:
     start_counts: Counts | None = None  # its errors by recording
     best_rate: float | None = None  # of the models since
     gain: Gain | None = None  # of the one with best_rate over the start
+    start_exact_counts: Counts | None = None  # as start_counts, with case and punctuation
+    exact_gain: Gain | None = None  # of the last validation over the start, with case and punctuation
     best_step: int | None = None  # whose weights `best` holds; 0: those of the start
     validated: ValidationResult | None = None
 
@@ -90,7 +92,10 @@ class Trainer:
         dtype: torch.dtype,
         say: Callable[[str], None],
         distributed: DistributedContext = DistributedContext(),  # noqa: B008 - frozen
+        is_plan: bool = False,
     ) -> None:
+        self.is_plan = is_plan  # it is not run, and changes no run of the folder
+        self.former_epochs: int | None = None  # those of the run that goes on here
         self.recipe, self.training_data, self.folder, self.distributed = recipe, training_data, folder, distributed
         self.device, self.dtype, self._say = device, dtype, say
         self.progress = Progress()
@@ -100,6 +105,7 @@ class Trainer:
         if len(self.examples) < distributed.world_size:
             raise UsageError(f"{len(self.examples)} examples are too few for {distributed.world_size} ranks")
         self.augment = recipe.augment
+        self._init = str(training_data.checkpoint.path) if training_data.checkpoint.weights else ""  # empty: none
         config = training_data.checkpoint.config
         self.model = _model(training_data.checkpoint, recipe)
         choose_trained(self.model, recipe, training_data.new_heads)
@@ -273,6 +279,7 @@ class Trainer:
         self.progress.batches_done = 0
         is_last = self.progress.epoch >= self.recipe.run.epochs
         self._is_validation_due = is_last or self.progress.epoch % self.recipe.run.validate_epochs == 0
+        self.progress.validated = None  # until it is validated again
 
     def _train_epoch(self, update: Callable[[], None]) -> None:
         """Train to the epoch's end, or to the step after which the run stops."""
@@ -324,8 +331,21 @@ class Trainer:
             ("recordings", self.loader, self.examples),
             ("recordings to validate with", self._validation_loader, self.training_data.validation),
         ):
-            loader.try_some()
+            read = loader.try_some()
             _check_readable(what, len(examples), loader.num_unreadable, loader.num_tried)
+            if self.distributed.rank == 0:
+                self._say_cut_short(what, read)
+
+    def _say_cut_short(self, what: str, read: Sequence[Example]) -> None:
+        """Count the recordings that go on after their stated duration, unless another row may have the rest."""
+        short = [one.path for one in read if not one.non_speech and is_cut_short(one)]
+        if short:
+            data, others = self.training_data, self.examples.continued_paths()
+            others |= {row.path for row in data.left_out} | {one.path for one in data.validation if one.offset_s}
+            short = [path for path in short if path not in others]
+        if short:
+            goes_on = f"{len(short):,} of {len(read):,} that were read go on long after the duration stated"
+            self._say(f"{what}: {goes_on}, and no other row has the rest: the first is {short[0]}")
 
     def _synchronize_stop(self) -> bool:
         """Return True if any rank received a signal, so that all ranks stop together.
@@ -412,8 +432,9 @@ class Trainer:
         Returns:
             The gain over the start; None without one.
         """
-        progress, start = self.progress, self.progress.start_counts
+        progress, start, exact = self.progress, self.progress.start_counts, self.progress.start_exact_counts
         gain = None if start is None else Gain.between(start, validated.counts)
+        progress.exact_gain = None if exact is None else Gain.between(exact, validated.exact_counts)
         rank = self._keeps_start(gain), validated.deciding
         if progress.best_rate is not None and rank >= (self._keeps_start(progress.gain), progress.best_rate):
             return gain
@@ -437,6 +458,7 @@ class Trainer:
         if self.distributed.rank == 0:
             validated = self._validate(self.training_data.checkpoint)
             self.progress.start_rate, self.progress.start_counts = validated.deciding, validated.counts
+            self.progress.start_exact_counts = validated.exact_counts
             if self.progress.step == 0:
                 self._log_validation(validated)
         self.distributed.barrier()
@@ -489,6 +511,8 @@ class Trainer:
             self.folder.save_state(
                 {
                     "fingerprint": self._fingerprint,
+                    "init": self._init,
+                    "epochs": self.recipe.run.epochs,
                     "epoch": self.progress.epoch,
                     "batches_done": self.progress.batches_done,
                     "is_check_due": self._is_validation_due,
@@ -496,7 +520,10 @@ class Trainer:
                     "best_rate": self.progress.best_rate,
                     "start_rate": self.progress.start_rate,
                     "start_counts": self.progress.start_counts,
-                    "gain": None if self.progress.gain is None else dataclasses.asdict(self.progress.gain),
+                    "start_exact_counts": self.progress.start_exact_counts,
+                    "gains": [
+                        one and dataclasses.asdict(one) for one in (self.progress.gain, self.progress.exact_gain)
+                    ],
                     "best_step": self.progress.best_step,
                     "rated_by": self._rated_by,
                     "window": self._window.state(),
@@ -506,24 +533,29 @@ class Trainer:
 
     def _load_matching_state(self) -> dict[str, Any] | None:
         """Load the folder's state, if any. Raises UsageError if it is another run's, or if only models are left."""
-        if not self.recipe.run.epochs:  # a plan, which may be of another run
-            return None
         state = self.folder.load_state()
         if state is None:
             self.folder.check_no_models()
             return None
+        if bool(state["init"]) != bool(self._init):
+            how = f"with --init {state['init']}" if state["init"] else "without --init"
+            raise UsageError(f"{self.folder.path}: this run was started {how}: give the same, or use another folder")
         stored = state["fingerprint"]
         changed = {name: value for name, value in self._fingerprint.items() if stored[name] != value}
         if "vocabulary" in changed:
             changed.pop("data", None)  # whose texts are in the vocabulary's pieces, and may be the same
         if changed:
-            different = [named_difference(name, stored[name], value) for name, value in changed.items()]
+            held = {"recipe": self.recipe, "model": self.training_data.checkpoint.config}
+            different = [named_difference(name, stored[name], changed[name], held.get(name)) for name in changed]
             last = self.folder.last
             further = f"; --init {last} in another folder trains its model further" if last.exists() else ""
             raise UsageError(
                 f"{self.folder.path}: holds a run that differs in {' and '.join(different)}; use another folder, or "
                 f"--overwrite to start over{further}"
             )
+        done, epochs = state["epoch"], self.recipe.run.epochs
+        if 0 < epochs <= done and epochs != state["epochs"]:
+            raise UsageError(f"{self.folder.path}: run.epochs {epochs}: this run has had {done} already: give more")
         return state
 
     def _start(self, state: Mapping[str, Any] | None) -> None:
@@ -533,21 +565,23 @@ class Trainer:
         self.distributed.barrier()  # ranks add to it
         if state is not None:
             self._restore_state(state)
-        elif self.distributed.rank == 0 and self.recipe.run.epochs:
+        elif self.distributed.rank == 0 and not self.is_plan:
             self.folder.start_log()
 
     def _restore_state(self, state: Mapping[str, Any]) -> None:
         self.weights.restore(state["weights"])
         self.progress.epoch, self.progress.batches_done = state["epoch"], state["batches_done"]
         self.progress.step, self.progress.best_rate = self.weights.num_steps, state["best_rate"]
+        self.former_epochs = state["epochs"]
         if state["rated_by"] == self._rated_by:
             self.progress.start_rate, self.progress.start_counts = state["start_rate"], state["start_counts"]
-            self.progress.gain = None if state["gain"] is None else Gain(**state["gain"])
+            self.progress.start_exact_counts = state["start_exact_counts"]
+            self.progress.gain, self.progress.exact_gain = (one and Gain(**one) for one in state["gains"])
             self.progress.best_step = state["best_step"]
         else:  # rates of another kind cannot be compared
             self.progress.best_rate = None
         self._is_validation_due, self._window = state["is_check_due"], LogWindow(state["window"])
-        if self.distributed.rank == 0:
+        if self.distributed.rank == 0 and not self.is_plan:
             self.folder.truncate_log(self.progress.step, keep_validation=not self._is_validation_due)
 
     def _check_same_on_all_ranks(self, state: Mapping[str, Any] | None) -> None:
@@ -558,7 +592,9 @@ class Trainer:
                 state["batch_sizes"],
                 [state["epoch"], state["batches_done"], state["weights"]["num_steps"]],
             )
-        digest = hashlib.blake2b(repr((self._fingerprint, sizes)).encode(), digest_size=7).digest()
+        run = self.recipe.run  # these two decide when ranks wait for each other
+        decisive = self._fingerprint, sizes, run.epochs, run.validate_epochs
+        digest = hashlib.blake2b(repr(decisive).encode(), digest_size=7).digest()
         position.append(int.from_bytes(digest, "big"))
         ends = torch.tensor([position, [-number for number in position]], device=self.device)
         dist.all_reduce(ends, dist.ReduceOp.MAX)

@@ -46,12 +46,14 @@ class ValidationResult:
             minute: `words_per_min` and `characters_per_min`.
         deciding: the rate that decides which model is best.
         counts: errors and words (or characters) of each recording that decides.
+        exact_counts: errors and words of each, with case and punctuation.
     """
 
     rates: Rates
     sets: Mapping[str, Rates]
     deciding: float
     counts: Counts
+    exact_counts: Counts
 
     def to_json(self) -> dict[str, Any]:
         sets = {"sets": {name: _rounded(rates) for name, rates in self.sets.items()}} if self.sets else {}
@@ -165,10 +167,12 @@ def _to_result(
             by_set[one.name] = {f"{name}_per_min": 60 * total.insertions / seconds for name, total in totals}
         else:
             by_set[one.name] = rates(indices)
-    of_metric = edits[scoring.metric]
-    counts = {int(index): (of_metric[index].errors, of_metric[index].units) for index in (deciding if sets else pairs)}
+    counts, exact_counts = (
+        {int(index): (of[index].errors, of[index].units) for index in (deciding if sets else pairs)}
+        for of in (edits[scoring.metric], edits["exact_wer"])
+    )
     rate = sum(errors for errors, _ in counts.values()) / (num_words(counts) or 1)
-    return ValidationResult(rates(counts), by_set, rate, counts)
+    return ValidationResult(rates(counts), by_set, rate, counts, exact_counts)
 
 
 def _edits(

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from time import perf_counter
 from typing import Any
 
 import torch
 
-from fastscribe.bench.roofline import synchronize, time_call
+from fastscribe.bench.roofline import time_call, wall_ms
 from fastscribe.config import ModelConfig
 from fastscribe.decode import label_looping
 from fastscribe.decode.decoder import Decoder
@@ -89,12 +88,10 @@ def num_turns(transducer: Transducer, frames: Frames) -> int:
 def greedy_rate(transducer: Transducer, frames: Frames, device: torch.device) -> tuple[Hypothesis, dict[str, Any]]:
     """Decode the first row frame by frame; return it and its time."""
     frames_TD = frames.frames_BTD[0, : int(frames.lengths_B[0])]
-    synchronize(device)
-    start = perf_counter()
+    found: list[Hypothesis] = []
     with device:
-        found = greedy(transducer, frames_TD)
-    wall_ms = 1000 * (perf_counter() - start)
-    return found, {"ms": wall_ms, "labels": len(found.token_ids), "frames": len(frames_TD)}
+        ms = wall_ms(lambda: found.append(greedy(transducer, frames_TD)), device)
+    return found[0], {"ms": ms, "labels": len(found[0].token_ids), "frames": len(frames_TD)}
 
 
 def equal_share(found: Sequence[Hypothesis], wanted: Sequence[Hypothesis]) -> float:

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import product
 from statistics import median
-from time import perf_counter
 from typing import Any, Literal
 
 import torch
@@ -25,16 +24,11 @@ import torch.nn.functional as F
 
 from fastscribe.bench.machine import peak_bytes, release, reset_peak, resident_bytes
 from fastscribe.bench.result import describe_error
-from fastscribe.bench.roofline import synchronize
+from fastscribe.bench.roofline import wall_ms
 from fastscribe.config import FloatDtypeName, JointConfig
 from fastscribe.families.blocks.heads import Joint
 from fastscribe.training.loss import TransducerLossConfig, joint_transducer_loss, transducer_loss
-from scripts.benchmarks.loss_memory import (
-    LossShape,
-    logits_memory,
-    loss_memory,
-    materialised_memory,
-)
+from scripts.benchmarks.loss_memory import LossShape, logits_memory, loss_memory, materialised_memory
 
 LossDtypeName = Literal[FloatDtypeName, "fp16"]  # of the logits
 DTYPES: dict[LossDtypeName, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -49,11 +43,10 @@ Said = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True)
 class Case:
-    """A case. library: the loss's library; backend: fastscribe's backend."""
+    """A case of a loss, of a library."""
 
     form: str  # logits, materialised or joint
     library: str
-    backend: str
     dtype: LossDtypeName
     shape: LossShape
 
@@ -86,10 +79,10 @@ def grid(batch_sizes: Sequence[int], labels: Sequence[int], others: Sequence[str
         shape = LossShape(batch_size, FRAMES, num_labels, JOINT_WIDTH, num_tokens)
         for dtype in DTYPES:
             shaped = replace(shape, item_bytes=DTYPES[dtype].itemsize)
-            yield Case("joint", "fastscribe", "numba", dtype, shaped)
+            yield Case("joint", "fastscribe", dtype, shaped)
             for library, form in product(("fastscribe", *others), ("materialised", "logits")):
                 if dtype != "bf16":
-                    yield Case(form, library, "numba" if library == "fastscribe" else "", dtype, shaped)
+                    yield Case(form, library, dtype, shaped)
 
 
 def key(case: Case) -> Row:
@@ -97,7 +90,6 @@ def key(case: Case) -> Row:
     return {
         "form": case.form,
         "library": case.library,
-        "backend": case.backend,
         "dtype": case.dtype,
         "batch_size": shape.batch_size,
         "num_frames": shape.num_frames,
@@ -114,23 +106,16 @@ def peak_and_time(case: Case, device: torch.device, most_s: float) -> Row:
     before = resident_bytes(device)
     call = prepared(case, device)
     reset_peak(device)
-    times = [_seconds(call, device)]
+    times_ms = [wall_ms(call, device)]
     peak = peak_bytes(device)
     peaks = {} if peak is None or before is None else {"peak_bytes": peak - before}
     if device.type == "cuda":  # the allocator's pages, with what lies free in them
         peaks["peak_reserved_bytes"] = torch.cuda.max_memory_reserved(device)
-    while len(times) < (_RUNS + 1 if times[0] <= most_s / _RUNS else 2 if times[0] <= most_s else 1):
-        times.append(_seconds(call, device))
-    counted = times[1:] or times
-    return {"ms": round(1000 * median(counted), 2), "runs": len(counted), **peaks}
-
-
-def _seconds(call: Callable[[], None], device: torch.device) -> float:
-    synchronize(device)
-    start = perf_counter()
-    call()
-    synchronize(device)
-    return perf_counter() - start
+    first_s = times_ms[0] / 1000
+    for _ in range(_RUNS if first_s <= most_s / _RUNS else 1 if first_s <= most_s else 0):
+        times_ms.append(wall_ms(call, device))
+    counted = times_ms[1:] or times_ms
+    return {"ms": round(median(counted), 2), "runs": len(counted), **peaks}
 
 
 def prepared(case: Case, device: torch.device) -> Callable[[], None]:
@@ -157,11 +142,7 @@ def prepared(case: Case, device: torch.device) -> Callable[[], None]:
 
 
 def joint_call(
-    shape: LossShape,
-    dtype: torch.dtype,
-    device: torch.device,
-    said: Said,
-    config: TransducerLossConfig,
+    shape: LossShape, dtype: torch.dtype, device: torch.device, said: Said, config: TransducerLossConfig
 ) -> Callable[[], None]:
     """Return a call of joint_transducer_loss and its backward."""
     joint, inputs = _joint_and_inputs(shape, dtype, device)
@@ -169,8 +150,7 @@ def joint_call(
     def call() -> None:
         joint.zero_grad()
         inputs[0].grad = inputs[1].grad = None
-        options: dict[str, Any] = {"blank_id": 0, "config": config}
-        joint_transducer_loss(joint, inputs[0], inputs[1], *said, **options).backward()
+        joint_transducer_loss(joint, *inputs, *said, blank_id=0, config=config).backward()
 
     return call
 
@@ -207,7 +187,7 @@ def _loss(
 ) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return the library's loss of logits, with blank as the first token."""
     if case.library == "fastscribe":
-        return lambda x: transducer_loss(x, *said, blank_id=0, config=config, backend=case.backend)
+        return lambda x: transducer_loss(x, *said, blank_id=0, config=config, backend="numba")
     from nemo.collections.asr.parts.numba.rnnt_loss.rnnt_pytorch import RNNTLossNumba
 
     theirs, on_device = RNNTLossNumba(0, "mean"), [x.to(device) for x in said]
@@ -216,7 +196,7 @@ def _loss(
 
 def warm_up(device: torch.device, some: Sequence[Case]) -> None:
     """Compile what these cases need, by form, library, dtype and kind of loss, and start the threads, unmeasured."""
-    kinds = {(case.form, case.library, case.backend, case.dtype, case.shape.num_durations): case for case in some}
+    kinds = {(case.form, case.library, case.dtype, case.shape.num_durations): case for case in some}
     for case in kinds.values():
         sizes = {"batch_size": 2, "num_frames": 40, "num_labels": 10, "num_tokens": 28}
         with nullcontext() if case.library == "fastscribe" else suppress(Exception):  # its cases say what it cannot do

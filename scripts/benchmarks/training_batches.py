@@ -12,8 +12,8 @@ The steps that are measured are drawn at random from an epoch's, so `audio_s_per
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -132,24 +132,17 @@ class Comparison:
     corpus: Corpus
     num_buckets: int
     num_steps: int
-    most_rows: int = 1024
-    _largest_rows: int | None = field(default=None, init=False)
-
-    @property
-    def config(self) -> ModelConfig:
-        return self.trainee.config
+    most_rows: int
 
     def search(self, buckets: Sequence[Bucket]) -> tuple[int, ...]:
         """Return how many rows of each bucket fit in memory."""
-        fits = partial(batch_search.fits, self.trainee.network, self.config, False)
+        fits = partial(batch_search.fits, self.trainee.network, self.trainee.config, False)
         return search_batch_sizes(buckets, fits, self.most_rows)
 
-    @property
+    @cached_property
     def largest_rows(self) -> int:
-        """Number of the largest recordings that fit, searched once."""
-        if self._largest_rows is None:
-            [self._largest_rows] = self.search([self.corpus.largest])
-        return self._largest_rows
+        """Number of the largest recordings that fit."""
+        return self.search([self.corpus.largest])[0]
 
     def plan(self, way: str) -> Plan:
         """Plan an epoch. The search is for a model that has made no step, whose optimiser has no memory yet: plan all first."""
@@ -215,5 +208,5 @@ class Comparison:
     def _step_ms(self, batch: Indices) -> float:
         """Return the milliseconds of a step; making the noise does not count."""
         lengths = self.corpus.durations_s[batch].tolist(), self.corpus.tokens[batch].tolist()
-        given = noise(self.config, self.device, *lengths)
+        given = noise(self.trainee.config, self.device, *lengths)
         return wall_ms(lambda: self.trainee.step(*given), self.device)

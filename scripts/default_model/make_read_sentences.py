@@ -43,18 +43,15 @@ SAMPLE_RATE = 16_000
 MIN_S, MAX_S = 0.3, 14.0
 LITTLE_WORDS = "the the a an of and to in was he his her that with for it at on I had not but by as"
 LITTLE_WORDS_CHANCE = 0.5
-FLITE_VOICES = ("slt", "slt", "rms", "rms", "awb", "kal16")
-ESPEAK_VOICES = (
-    "en-us+f2",
-    "en-us+f4",
-    "en-us+m3",
-    "en-us+m7",
-    "en-gb+f3",
-    "en-gb+m1",
-    "en-us+Alicia",
-    "en-us+Michael",
-)
-PICO_VOICES = ("en-US", "en-GB")
+VOICES = {
+    "flite": ("slt", "slt", "rms", "rms", "awb", "kal16"),
+    "pico": ("en-US", "en-GB"),
+    "espeak-ng": (
+        *("en-us+f2", "en-us+f4", "en-us+m3", "en-us+m7"),
+        *("en-gb+f3", "en-gb+m1", "en-us+Alicia", "en-us+Michael"),
+    ),
+    "hibari": ("heart",),
+}
 SHARES = {"flite": 0.5, "pico": 0.4, "espeak-ng": 0.1, "hibari": 0.5}
 DEFAULT_PROGRAMS = ("flite", "pico", "espeak-ng")
 ESPEAK_WORDS_A_MINUTE = 165
@@ -161,14 +158,8 @@ def jumbled(lists: list[Path], times: int, rng: random.Random) -> Iterator[str]:
 
 
 def voice(rng: random.Random, programs: Sequence[str]) -> Voice:
-    names = {
-        "flite": FLITE_VOICES,
-        "pico": PICO_VOICES,
-        "espeak-ng": ESPEAK_VOICES,
-        "hibari": ("heart",),
-    }
     [program] = rng.choices(programs, [SHARES[program] for program in programs])
-    name = rng.choice(names[program])
+    name = rng.choice(VOICES[program])
     return Voice(program, name, round(rng.uniform(0.87, 1.17), 2), round(rng.uniform(0.85, 1.15), 2))
 
 

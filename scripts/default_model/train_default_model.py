@@ -46,72 +46,46 @@ MODEL = {
     "joint_hidden": 256,
     "durations": [0, 1, 2, 3, 4, 6, 8],
 }
-DISTURBED: dict[str, Any] = {
-    "batch": {"seconds": 60},
-    "loss": {"ctc_weight": 0.3},
-    "optimiser": {"learning_rate": 8e-4, "warmup_steps": 200, "dropout": 0.1},
-    "augment": {
-        "time_masks": 5,
-        "freq_masks": 2,
-        "freq_mask_share": 0.25,
-        "noise_chance": 0.3,
-    },
-}
+
+
+def recipe(
+    epochs: int, optimiser: dict[str, float], augment: dict[str, Any], ctc_weight: float = 0.3, **run: int
+) -> dict[str, Any]:
+    """Return what is a stage's own in its recipe."""
+    sections = {"batch": {"seconds": 60}, "loss": {"ctc_weight": ctc_weight}, "optimiser": optimiser}
+    return sections | {"augment": augment, "run": {"epochs": epochs, **run}}
+
+
+_STEADY = {"learning_rate": 8e-4, "warmup_steps": 200, "dropout": 0.1}
+_DISTURBED = {"time_masks": 5, "freq_masks": 2, "freq_mask_share": 0.25, "noise_chance": 0.3}
 STAGES: dict[str, dict[str, Any]] = {
-    "letters": {
-        "batch": {"seconds": 60},
-        "loss": {"ctc_weight": 1.0},
-        "optimiser": {"learning_rate": 1.2e-3, "min_learning_rate": 2e-4, "warmup_steps": 200, "dropout": 0.05},
-        "augment": {
-            "time_masks": 2,
-            "freq_masks": 1,
-            "freq_mask_share": 0.2,
-            "noise_chance": 0.0,
-        },
-        "run": {"epochs": 5},
-    },
-    "hybrid": {
-        "batch": {"seconds": 60},
-        "loss": {"ctc_weight": 0.3},
-        "optimiser": {"learning_rate": 8e-4, "warmup_steps": 100, "dropout": 0.05},
-        "augment": {
-            "time_masks": 3,
-            "freq_masks": 2,
-            "freq_mask_share": 0.2,
-            "noise_chance": 0.1,
-        },
-        "run": {"epochs": 12},
-    },
-    "words": {**DISTURBED, "run": {"epochs": 4}},
-    "books": {**DISTURBED, "run": {"epochs": 2}},
-    "stories": {**DISTURBED, "run": {"epochs": 1}},
-    "voices": {**DISTURBED, "run": {"epochs": 1}},
-    "robust": {
-        **DISTURBED,
-        "optimiser": {
-            "learning_rate": 3e-4,
-            "min_learning_rate": 3e-5,
-            "warmup_steps": 50,
-            "ema": 0.995,
-            "dropout": 0.05,
-        },
-        "run": {"epochs": 2, "save_minutes": 5},
-    },
-    "strangers": {
-        **DISTURBED,
-        "augment": {
-            **DISTURBED["augment"],
-            "speeds": [0.85, 0.9, 1.0, 1.1, 1.18],
-        },
-        "optimiser": {
-            "learning_rate": 3e-4,
-            "min_learning_rate": 2e-5,
-            "warmup_steps": 15,
-            "ema": 0.985,
-            "dropout": 0.05,
-        },
-        "run": {"epochs": 1, "save_minutes": 5},
-    },
+    "letters": recipe(
+        5,
+        {"learning_rate": 1.2e-3, "min_learning_rate": 2e-4, "warmup_steps": 200, "dropout": 0.05},
+        {"time_masks": 2, "freq_masks": 1, "freq_mask_share": 0.2, "noise_chance": 0.0},
+        ctc_weight=1.0,
+    ),
+    "hybrid": recipe(
+        12,
+        {"learning_rate": 8e-4, "warmup_steps": 100, "dropout": 0.05},
+        {"time_masks": 3, "freq_masks": 2, "freq_mask_share": 0.2, "noise_chance": 0.1},
+    ),
+    "words": recipe(4, _STEADY, _DISTURBED),
+    "books": recipe(2, _STEADY, _DISTURBED),
+    "stories": recipe(1, _STEADY, _DISTURBED),
+    "voices": recipe(1, _STEADY, _DISTURBED),
+    "robust": recipe(
+        2,
+        {"learning_rate": 3e-4, "min_learning_rate": 3e-5, "warmup_steps": 50, "ema": 0.995, "dropout": 0.05},
+        _DISTURBED,
+        save_minutes=5,
+    ),
+    "strangers": recipe(
+        1,
+        {"learning_rate": 3e-4, "min_learning_rate": 2e-5, "warmup_steps": 15, "ema": 0.985, "dropout": 0.05},
+        _DISTURBED | {"speeds": [0.85, 0.9, 1.0, 1.1, 1.18]},
+        save_minutes=5,
+    ),
 }
 # How often each of CORPORA comes in an epoch of a stage that also learns from MORE.
 REPEATS = {
@@ -137,7 +111,7 @@ def main() -> None:
     manifests, validation = prepared(arguments.speech, arguments.out)
     init = arguments.init
     for stage in arguments.stages.split(","):
-        recipe = arguments.out / f"{stage}.yaml"
+        path = arguments.out / f"{stage}.yaml"
         train: list[Any] = list(map(str, manifests))
         if stage in REPEATS:
             repeated = zip(train, REPEATS[stage], strict=True)
@@ -146,10 +120,9 @@ def main() -> None:
             train += made_manifests(manifests, arguments.out, arguments.sound_font, *MADE_REPEATS[stage])
         data = {"train": train, "validation": list(map(str, validation))}
         sections = {"data": data, **({} if init else {"model": MODEL}), **STAGES[stage]}
-        epochs = {"epochs": arguments.epochs} if arguments.epochs else sections.get("run", {})
-        sections["run"] = {**epochs, "keep_start": False}  # the stages add up, whatever each one gains
-        recipe.write_text(json.dumps(sections, indent=1), encoding="utf-8")  # JSON is YAML
-        command = [sys.executable, "-m", "fastscribe", "train", str(recipe), "-o", str(arguments.out / stage)]
+        sections["run"] = {**sections["run"], "keep_start": False}  # the stages add up, whatever each one gains
+        path.write_text(json.dumps(sections, indent=1), encoding="utf-8")  # JSON is YAML
+        command = [sys.executable, "-m", "fastscribe", "train", str(path), "-o", str(arguments.out / stage)]
         command += ["--device", arguments.device] + (["--init", str(init)] if init else [])
         subprocess.run(command, check=True, cwd=ROOT)
         init = arguments.out / stage / "best"
@@ -163,7 +136,6 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--init", type=Path)
     parser.add_argument("--sound-font", type=Path, default="/usr/share/sounds/sf2/FluidR3_GM.sf2")
     parser.add_argument("--stages", default=",".join(STAGES))
-    parser.add_argument("--epochs", type=int, help="of each stage, in place of its own")
     parser.add_argument("--device", default="auto")
     return parser.parse_args()
 

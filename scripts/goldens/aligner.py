@@ -90,9 +90,6 @@ def make(pair: Pair, models: Path, audio: list[Path], folder: Path) -> None:
     parts = {"canary": pair.canary, "aligner": pair.aligner if isinstance(pair.aligner, str) else None}
     document = {"name": pair.name, "made_with": common.versions(), **parts, "files": files}
     common.write_json(folder / "golden.json", document)
-    print(
-        f"{pair.name}: {sum(len(found['words']) for found in files.values())} words in {len(files)} files", flush=True
-    )
 
 
 def main(out: Path, models: Path, audio_dir: Path) -> None:

@@ -453,22 +453,9 @@ def make(canary: Canary, spoken: list[tuple[np.ndarray, str]], audio: list[Path]
     files = goldens(model, canary, samples, folder)
     prompts = {name: {"slots": slots, "ids": prompt_ids(model, slots)} for name, slots in canary.settings.items()}
     facts = {"frame_seconds": 0.01 * canary.encoder.factor, "prompts": prompts}
-    parameters = common.write_golden(folder, canary.name, model, files, **facts)
-    report(canary, files, parameters)
+    common.write_golden(folder, canary.name, model, files, **facts)
     long = [path for path in audio if sf.info(path).samplerate == 16000 and len(samples[path.name]) >= 16000]
     check_transcribe(model, canary, long, files)
-
-
-def report(canary: Canary, files: dict[str, Any], parameters: int) -> None:
-    fragile = sum(found["fragile"] for found in files.values())
-    print(f"{canary.name:16} {parameters / 1e3:6.0f} k, {fragile} of {len(files)} files fragile", flush=True)
-    for name in canary.settings:
-        found = [each[name] for each in files.values()]
-        lengths = sorted(len(each["tokens"]) for each in found)
-        kinds = len({token for each in found for token in each["tokens"]})
-        texts = len({each["text"] for each in found})
-        print(f"  {name}: {texts} different texts, {kinds} different tokens, lengths {lengths}", flush=True)
-        print(f"    {found[0]['text']!r}", flush=True)
 
 
 def main(out: Path, manifest: Path, audio_dir: Path, only: Sequence[str] = ()) -> None:

@@ -141,5 +141,3 @@ def main(out: Path, models: Path, manifest: Path) -> None:
     document: dict[str, Any] = {"made_with": common.versions(), "requests": REQUESTS}
     document["models"] = {name: make(models / name, rows, manifest.parent) for name in NAMES}
     common.write_json(out, document)
-    for name, found in document["models"].items():
-        print(name, {setting: each["loss"] for setting, each in found["losses"].items()})

@@ -475,22 +475,10 @@ def write_json(path: Path, document: Any) -> None:
     path.write_text(json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
 
 
-def write_golden(folder: Path, name: str, model: Any, files: dict[str, Any], **facts: Any) -> int:
-    """Write golden.json. Return the number of the model's parameters."""
+def write_golden(folder: Path, name: str, model: Any, files: dict[str, Any], **facts: Any) -> None:
+    """Write golden.json, and say how many of the files are fragile."""
     parameters = sum(p.numel() for p in model.parameters())
     about = {"name": name, "class": type(model).__name__, "made_with": versions(), "num_parameters": parameters}
     write_json(folder / "golden.json", about | facts | {"files": files})
-    return parameters
-
-
-def report(spec: Spec, files: dict[str, Any], parameters: int) -> None:
-    labels = sum(len(found["tokens"]) for found in files.values())
-    frames = sum(found["enc_len"] for found in files.values())
-    kinds = len({token for found in files.values() for token in found["tokens"]})
-    counts = [sum(found.get("token_durations", []).count(d) for found in files.values()) for d in spec.durations]
     fragile = sum(found["fragile"] for found in files.values())
-    print(
-        f"{spec.name:22} {parameters / 1e3:6.0f} k  {labels / frames:.2f} labels a frame, {kinds} different,"
-        f" durations {counts}, {fragile} of {len(files)} files fragile",
-        flush=True,
-    )
+    print(f"{name}: {parameters / 1e3:.0f} k parameters, {fragile} of {len(files)} files fragile", flush=True)

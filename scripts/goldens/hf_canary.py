@@ -15,7 +15,7 @@ from __future__ import annotations
 import io
 import json
 import math
-import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -66,12 +66,10 @@ def make_processor() -> CanaryProcessor:
         user_defined_symbols=[*CONTROLS, *DIGITS], unk_id=0, bos_id=-1, eos_id=-1, pad_id=-1,
         normalization_rule_name="identity", num_threads=1, minloglevel=2,
     )  # fmt: skip
-    model = Path(os.environ.get("TMPDIR", "/tmp")) / f"hf_canary_{os.getpid()}.model"
-    model.write_bytes(trained.getvalue())
-    try:
-        converted = CanaryConverter(str(model)).converted()
-    finally:
-        model.unlink()
+    with tempfile.NamedTemporaryFile(suffix=".model") as model:
+        model.write(trained.getvalue())
+        model.flush()
+        converted = CanaryConverter(model.name).converted()
     names = {"bos": "<|startoftranscript|>", "eos": "<|endoftext|>", "pad": "<pad>", "unk": "<unk>"}
     tokenizer = TokenizersBackend(
         tokenizer_object=converted,

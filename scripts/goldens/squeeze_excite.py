@@ -101,5 +101,4 @@ def main(out: Path, audio: Path) -> None:
         for file, wave in waves.items():
             common.check_transcribe(model, wave, files[file]["text"])
         found["models"][name] = files
-        print(name, [len(entry["tokens"]) for entry in files.values()], files[RECORDINGS[0]]["text"])
     common.write_json(out, found)

@@ -92,13 +92,8 @@ class Run:
                 left, least = self._end - time.monotonic(), plan.PARTS[name].least_s
                 # Where time is short for all, the first parts get theirs, because they are worth more.
                 seconds = min(plan.PARTS[name].most_s, max(left - kept, min(left, least)))
-                part: Document = {
-                    "part": name,
-                    "code": plan.digest(name),
-                    "status": "running",
-                    "wall_s": 0.0,
-                    "rows": [],
-                }
+                part: Document = {"part": name, "code": plan.digest(name), "status": "running"}
+                part |= {"wall_s": 0.0, "rows": []}
                 document["results"].append(part)
                 if seconds < least / 2:
                     part["status"] = f"skipped: {plan.OUT_OF_TIME}"
@@ -195,7 +190,7 @@ def environment(site: Path | None, scratch: Path, document: Document) -> dict[st
 
 
 def unpack(wheels: Sequence[Path], folder: Path) -> str:
-    """Unpack the wheels, which takes 2 s for the 49 where pip takes many more."""
+    """Unpack the wheels, which takes 2 s for the 51 where pip takes many more."""
 
     def one(wheel: Path) -> None:
         with zipfile.ZipFile(wheel) as archive:
@@ -293,15 +288,9 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--next", action="store_true", help="the parts that --plan shows, most wanted first")
     parser.add_argument("--plan", action="store_true", help="show what is wanted, and measure nothing")
     parser.add_argument("--card", help="with --plan: the kind of card, such as H100 (default: this machine's)")
-    parser.add_argument(
-        "--stored", type=Path, default=plan.STORED, help="folder of earlier results (default docs/bench/gpu)"
-    )
     parser.add_argument("--parts", help=f"these parts, in the order given: {', '.join(plan.PARTS)} (default all)")
-    parser.add_argument(
-        "--minutes",
-        type=float,
-        help=f"time limit; parts are cut or skipped (default {plan.CALL_MINUTES:g}; of all parts {ALL_MINUTES:g})",
-    )
+    minutes = f"time limit; parts are cut or skipped (default {plan.CALL_MINUTES:g}; of all parts {ALL_MINUTES:g})"
+    parser.add_argument("--minutes", type=float, help=minutes)
     parser.add_argument("--site", type=Path, help="folder of wheels, or of installed packages, that the machine lacks")
     parser.add_argument(
         "--scratch", type=Path, help="folder that keeps models and audio, 15 GB (default: a temporary one, in memory)"
@@ -322,14 +311,13 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
 
 def _choose_parts(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
     """Set arguments.parts, arguments.card and arguments.wanted."""
-    is_planned = arguments.next or arguments.plan
-    arguments.card = arguments.card or (this_card() if is_planned and arguments.device != "cpu" else None)
     arguments.wanted = []
-    if is_planned:
-        if arguments.card is None and arguments.device != "cpu":
+    if arguments.next or arguments.plan:
+        # A CPU's results are not stored.
+        arguments.card = arguments.card or ("none" if arguments.device == "cpu" else this_card())
+        if arguments.card is None:
             parser.error("no GPU found; --card H100 shows the plan for one")
-        arguments.card = arguments.card or "none"  # a CPU's results are not stored
-        arguments.wanted = plan.wanted(arguments.card, plan.stored(arguments.stored))
+        arguments.wanted = plan.wanted(arguments.card, plan.stored(plan.STORED))
         arguments.parts = plan.choose((name for name, _ in arguments.wanted), 60 * arguments.minutes)
     elif arguments.parts:
         arguments.parts = arguments.parts.split(",")
@@ -360,7 +348,7 @@ def card_names() -> list[str]:
 
 def show_plan(arguments: argparse.Namespace, say: Callable[[str], None]) -> None:
     """Print every part that is wanted: whether --next takes it, and why."""
-    say(f"{arguments.card}, {arguments.minutes:g} minutes, results in {arguments.stored}:")
+    say(f"{arguments.card}, {arguments.minutes:g} minutes, results in {plan.STORED}:")
     for name in plan.FIRST[1:]:
         if name in arguments.parts and name not in dict(arguments.wanted):
             say(f"{'next':6} {name:12} at most {plan.PARTS[name].most_s:4.0f} s  always")
@@ -396,7 +384,7 @@ def main(given: Sequence[str] = tuple(sys.argv[1:]), say: Callable[[str], None] 
         return
     arguments.out.mkdir(parents=True, exist_ok=True)
     document = new_document(arguments)
-    documents = plan.stored(arguments.stored) if arguments.next else []
+    documents = plan.stored(plan.STORED) if arguments.next else []
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if arguments.next:
         show_plan(arguments, note)

@@ -54,8 +54,8 @@ def nemo_ratio(document: Document) -> float | None:
 def tests_passed(document: Document, part: str) -> float | None:
     """Share of the part's CUDA tests that passed; None if it did not run, or if all its tests were skipped.
 
-    A test that never ran counts as failed. So does each module that did not load, each process that ended early, and a part
-    that ended early, because the tests that they cost may not have been counted yet.
+    A test that never ran counts as failed. So does each module that did not load, each run of pytest and each part that ended
+    early, because the tests that they cost may not have been counted yet.
     """
     rows = rows_of(document, part)
     statuses = [entry["status"] for entry in document["results"] if entry["part"] == part]
@@ -65,7 +65,7 @@ def tests_passed(document: Document, part: str) -> float | None:
     for row in rows:
         if row.get("what") == "test":
             names[row["outcome"]].add(row["test"])
-    collected = sum(row["tests"] for row in rows_of(document, part, what="collected") if not row.get("again"))
+    collected = sum(row["tests"] for row in rows_of(document, part, what="collected"))
     ran = collected - len(names["skipped"]) + lost
     return len(names["passed"] - names["failed"]) / ran if ran > 0 else None
 

@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -71,6 +72,10 @@ class Rung:
     @property
     def is_slow(self) -> bool:
         return self.decoding == "rows"
+
+    def autocast(self, device: torch.device) -> AbstractContextManager[Any]:
+        is_on = self.numbers == "autocast"
+        return torch.autocast(device.type, torch.bfloat16) if is_on else nullcontext()
 
     def about(self) -> Row:
         """Return the fields of a row that say what was run."""
@@ -167,12 +172,6 @@ _COLUMNS: tuple[Callable[[Hypothesis], Sequence[int]], ...] = (
 )
 
 
-def plain_model(checkpoint: Checkpoint, rung: Rung, device: torch.device) -> Model:
-    """Return a model as the checkpoint has it: nothing folded, nothing fused."""
-    model = build_model(checkpoint.config, checkpoint.weights, checkpoint.path)
-    return model.to(device, torch.float32 if rung.numbers == "autocast" else torch.bfloat16)
-
-
 def build(shipped: Transcriber, checkpoint: Checkpoint, rung: Rung) -> Transcriber:
     """Return the engine of a rung of ours.
 
@@ -186,19 +185,16 @@ def build(shipped: Transcriber, checkpoint: Checkpoint, rung: Rung) -> Transcrib
     recognizer = shipped._recognizer
     device, model, encoder = recognizer.device, recognizer.model, recognizer.encoder
 
-    def autocast() -> AbstractContextManager[Any]:
-        is_on = rung.numbers == "autocast"
-        return torch.autocast(device.type, torch.bfloat16) if is_on else nullcontext()
-
     def encode(features: Features) -> Frames:
-        with autocast():
+        with rung.autocast(device):
             frames: Frames = model.encoder(features)
             return frames
 
-    if not rung.has_fused_layers:
-        model, encoder = plain_model(checkpoint, rung, device), encode
+    if not rung.has_fused_layers:  # as the checkpoint has it: nothing folded, nothing fused
+        model, encoder = build_model(checkpoint.config, checkpoint.weights, checkpoint.path), encode
+        model = model.to(device, torch.float32 if rung.numbers == "autocast" else torch.bfloat16)
     options = replace(shipped.options, beam=recognizer.beam, cuda_graphs=rung.graphs)
-    decoder: Decoder = RowByRow(model, autocast)
+    decoder: Decoder = RowByRow(model, partial(rung.autocast, device))
     if not rung.is_slow:
         decoder = DECODERS[recognizer.decoder_name].build(Parts(model, checkpoint, device, options, print))
     changed = replace(recognizer, model=model, encoder=encoder, decoder=decoder)
@@ -277,18 +273,14 @@ class Nemo:
     def _encode(self, batch: Batch, rung: Rung) -> tuple[torch.Tensor, torch.Tensor]:
         samples_BS = torch.from_numpy(batch.samples_BS).to(self._device, non_blocking=True).float() / 32768.0
         lengths_B = torch.from_numpy(batch.lengths_B).to(self._device)
-        with self._autocast(rung):
+        with rung.autocast(self._device):
             found = self._model.forward(input_signal=samples_BS, input_signal_length=lengths_B)
         return found[0], found[1]
 
     @torch.inference_mode()
     def _decode(self, encoded: torch.Tensor, lengths_B: torch.Tensor, rung: Rung) -> Any:
         decoding = self._model.decoding
-        with self._autocast(rung):
+        with rung.autocast(self._device):
             if self._is_ctc:
                 return decoding.ctc_decoder_predictions_tensor(encoded, decoder_lengths=lengths_B)
             return decoding.rnnt_decoder_predictions_tensor(encoded, lengths_B)
-
-    def _autocast(self, rung: Rung) -> AbstractContextManager[Any]:
-        is_on = rung.numbers == "autocast"
-        return torch.autocast(self._device.type, torch.bfloat16) if is_on else nullcontext()

@@ -20,9 +20,8 @@ import torch
 from fastscribe import Options, Transcriber
 from fastscribe._system.processors import usable_processors
 from fastscribe.bench import synthetic, throughput_passes
-from fastscribe.bench.result import describe_error
 from fastscribe.checkpoint import native_writer, nemo_export
-from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
+from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.decode.decoder import Parts
 from fastscribe.decode.families import DECODERS
 from fastscribe.fast_paths import RefusedPath
@@ -180,7 +179,8 @@ class Part:
         if not folder.exists():
             unfinished = folder.with_name(f"{shape}.part")
             shutil.rmtree(unfinished, ignore_errors=True)
-            native_writer.write(self._random(shape), unfinished, torch.bfloat16)
+            made = random_checkpoint.random_checkpoint(shape, device=str(self.device))
+            native_writer.write(made, unfinished, torch.bfloat16)
             unfinished.rename(folder)
         return folder
 
@@ -191,14 +191,6 @@ class Part:
             made = random_checkpoint.with_sentencepiece(read_checkpoint(self.model(shape)))
             nemo_export.write(made, path, torch.bfloat16)
         return path
-
-    def _random(self, shape: str) -> Checkpoint:
-        """Make it on the device in seconds; if the device fails, on the CPU in a minute, because most parts need a model."""
-        try:
-            return random_checkpoint.random_checkpoint(shape, device=str(self.device))
-        except Exception as error:
-            self.notes.write({"what": "random_checkpoint", "shape": shape, "error": describe_error(error)})
-            return random_checkpoint.random_checkpoint(shape)
 
     def load(self, shape: str, dtype: str = "bf16", folder: Path | None = None, **options: Any) -> Transcriber:
         """Return a model, loaded once for all parts of this process."""

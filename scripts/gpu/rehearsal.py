@@ -1,6 +1,6 @@
 """Run the command on a simulated GPU, in its real processes, and compare its rows with those of a CPU.
 
-    scripts/gpu_rehearsal [--scenes many,killed] [--python PYTHON] [--keep FOLDER]
+    scripts/gpu_rehearsal [SCENE..]
 
 Needs no GPU. The coordinator, the devices' processes and the helpers are the command's own; tests/fakes/gpu_processes gives
 each of them a torch with a simulated CUDA device, which is strict about where tensors are. Triton kernels are interpreted.
@@ -13,12 +13,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -136,74 +135,58 @@ SCENES = (
 
 
 class Rehearsal:
-    """Runs scenes.
+    """Runs scenes in a folder, where it makes the model and the clips."""
 
-    Args:
-        python: The Python whose fastscribe is run.
-        is_checkout: It runs this checkout's; else the one that is installed there.
-        folder: Folder for all files.
-        say: Called with a line at a time.
-    """
-
-    def __init__(self, python: str, is_checkout: bool, folder: Path, say: Callable[[str], None]) -> None:
-        self._python, self._folder, self._say = python, folder, say
-        self._paths = [str(ROOT)] if is_checkout else []
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._rows: dict[int, list[str]] = {}  # of a CPU, by the number of clips
-
-    def prepare(self) -> None:
-        """Make the model and the clips."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        make_model(self._folder / "model")
+        make_model(folder / "model")
 
     def run(self, scene: Scene) -> None:
         """Run a scene. Raises Wrong."""
         if scene.clips not in self._rows:
-            done = self._command(
-                replace(scene, name=f"cpu-{scene.clips}", arguments=("--device", "cpu")), simulated=None
-            )
+            make_clips(self._clips(scene), scene.clips)
+            done = self._command(replace(scene, name=f"cpu-{scene.clips}", arguments=("--device", "cpu")), None)
             self._rows[scene.clips] = rows_of(done.out)
             check_expected(scene, self._rows[scene.clips])
-        done = self._command(scene, simulated=scene.gpus)
-        check(scene, done, self._rows[scene.clips])
+        check(scene, self._command(scene, scene.gpus), self._rows[scene.clips])
 
-    def tests(self) -> None:
-        """Run the tests of the devices' processes, which are marked cuda, on the simulated GPU. Raises Wrong."""
-        command = [self._python, "-m", "pytest", "-p", "no:cacheprovider", CUDA_TESTS]
-        done = self._process(command, {"interpreted_frames": 0}, self._folder / "tests.events", ROOT)
-        last = done.stdout.strip().splitlines()[-1:]
-        if done.returncode != 0 or "passed" not in "".join(last) or "skipped" in "".join(last):
-            raise Wrong(f"{CUDA_TESTS}: exit code {done.returncode}: {done.stdout[-1500:]}{done.stderr[-500:]}")
+    def _clips(self, scene: Scene) -> Path:
+        return self._folder / f"clips-{scene.clips}"
 
     def _command(self, scene: Scene, simulated: dict[str, Any] | None) -> Done:
-        clips, out = self._folder / f"clips-{scene.clips}", self._folder / "out" / scene.name
-        if not clips.exists():
-            make_clips(clips, scene.clips)
-        shutil.rmtree(out, ignore_errors=True)
-        events = self._folder / f"{scene.name}.events"
-        command = [self._python, "-m", "fastscribe", "transcribe", str(clips), "-m", str(self._folder / "model")]
+        out, events = self._folder / "out" / scene.name, self._folder / f"{scene.name}.events"
+        command = ["fastscribe", "transcribe", str(self._clips(scene)), "-m", str(self._folder / "model")]
         command += ["--dtype", "fp32", "-o", str(out), "--no-progress", *scene.arguments]
-        done = self._process(command, simulated, events, self._folder)
+        done = run_module(command, simulated, events)
         return Done(done.returncode, done.stderr, out, read_rows(events))
 
-    def _process(
-        self, command: Sequence[str], simulated: dict[str, Any] | None, events: Path, where: Path
-    ) -> subprocess.CompletedProcess[str]:
-        once = events.with_suffix(".once")
-        for path in (events, once):
-            path.unlink(missing_ok=True)
-        paths, env = list(self._paths), dict(os.environ)
-        env.pop("CUDA_VISIBLE_DEVICES", None)
-        if simulated is not None:
-            paths.insert(0, str(SITE))
-            env |= {
-                "SIMULATED_GPU": json.dumps({**simulated, "events": str(events), "once": str(once)}),
-                "TRITON_INTERPRET": "1",
-            }
-        env["PYTHONPATH"] = os.pathsep.join(paths)
-        try:
-            return subprocess.run(command, cwd=where, env=env, capture_output=True, text=True, timeout=_TIMEOUT_S)
-        except subprocess.TimeoutExpired as late:
-            raise Wrong(f"no end after {_TIMEOUT_S} s: {(late.stderr or b'')[-500:]!r}") from late
+
+def run_tests(folder: Path) -> None:
+    """Run the tests of the devices' processes, which are marked cuda, on the simulated GPU. Raises Wrong."""
+    command = ["pytest", "-p", "no:cacheprovider", CUDA_TESTS]
+    done = run_module(command, {"interpreted_frames": 0}, folder / "tests.events")
+    last = done.stdout.strip().splitlines()[-1:]
+    if done.returncode != 0 or "passed" not in "".join(last) or "skipped" in "".join(last):
+        raise Wrong(f"{CUDA_TESTS}: exit code {done.returncode}: {done.stdout[-1500:]}{done.stderr[-500:]}")
+
+
+def run_module(
+    command: Sequence[str], simulated: dict[str, Any] | None, events: Path
+) -> subprocess.CompletedProcess[str]:
+    """Run `python -m command` of the checkout, with simulated GPUs that write their events, or with a CPU alone."""
+    paths, env = [str(ROOT)], dict(os.environ)
+    env.pop("CUDA_VISIBLE_DEVICES", None)
+    if simulated is not None:
+        paths.insert(0, str(SITE))
+        files = {"events": str(events), "once": str(events.with_suffix(".once"))}
+        env |= {"SIMULATED_GPU": json.dumps(simulated | files), "TRITON_INTERPRET": "1"}
+    env["PYTHONPATH"] = os.pathsep.join(paths)
+    given: dict[str, Any] = {"cwd": ROOT, "env": env, "capture_output": True, "text": True, "timeout": _TIMEOUT_S}
+    try:
+        return subprocess.run([sys.executable, "-m", *command], **given)
+    except subprocess.TimeoutExpired as late:
+        raise Wrong(f"no end after {_TIMEOUT_S} s: {(late.stderr or b'')[-500:]!r}") from late
 
 
 @dataclass(frozen=True)
@@ -328,49 +311,30 @@ def make_model(folder: Path) -> None:
         subsampling_channels=8,
     )
     shapes.SHAPES["rehearsal"] = replace(tiny, features=replace(tiny.features, num_mels=8), encoder=encoder)
-    shutil.rmtree(folder, ignore_errors=True)
     native_writer.write(random_checkpoint.random_checkpoint("rehearsal"), folder, torch.float32)
 
 
-def parse(given: Sequence[str]) -> argparse.Namespace:
+def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="gpu_rehearsal", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    names = [scene.name for scene in SCENES]
-    parser.add_argument("--scenes", help=f"of {', '.join(names)}, tests (default all)")
+    scenes = {scene.name: scene for scene in SCENES}
+    names = [*scenes, "tests"]
     parser.add_argument(
-        "--python",
-        help="a Python with fastscribe installed, which is run, without scene tests (default: this checkout's)",
+        "scenes", nargs="*", metavar="SCENE", default=names, help=f"of {', '.join(names)} (default all)"
     )
-    parser.add_argument("--keep", type=Path, help="folder for the files, which are kept (default: a temporary one)")
-    arguments = parser.parse_args(given)
-    if arguments.scenes is None:
-        arguments.scenes = names if arguments.python else [*names, "tests"]
-    else:
-        arguments.scenes = arguments.scenes.split(",")
-    if arguments.python and "tests" in arguments.scenes:
-        parser.error("--scenes tests: the tests import this checkout, not what --python has")
-    if unknown := set(arguments.scenes) - {*names, "tests"}:
-        parser.error(f"--scenes: no such scene: {', '.join(sorted(unknown))}")
-    return arguments
-
-
-def main(given: Sequence[str] = tuple(sys.argv[1:]), say: Callable[[str], None] = print) -> None:
-    arguments = parse(given)
-    with tempfile.TemporaryDirectory(prefix="gpu_rehearsal.") as temporary:
-        folder = (arguments.keep or Path(temporary)).resolve()
-        rehearsal = Rehearsal(arguments.python or sys.executable, arguments.python is None, folder, say)
-        rehearsal.prepare()
-        scenes = {scene.name: scene for scene in SCENES}
-        for name in arguments.scenes:
+    wanted = parser.parse_args(given).scenes
+    if unknown := set(wanted) - set(names):
+        parser.error(f"no such scene: {', '.join(sorted(unknown))}")
+    with tempfile.TemporaryDirectory(prefix="gpu_rehearsal.") as folder:
+        rehearsal = Rehearsal(Path(folder).resolve())
+        for name in wanted:
             start = time.monotonic()
             try:
-                rehearsal.tests() if name == "tests" else rehearsal.run(scenes[name])
+                run_tests(Path(folder)) if name == "tests" else rehearsal.run(scenes[name])
             except Wrong as wrong:
-                say(f"gpu_rehearsal: {name}: {wrong}")
+                print(f"gpu_rehearsal: {name}: {wrong}")
                 sys.exit(1)
             about = CUDA_TESTS if name == "tests" else scenes[name].about
-            say(f"{name:8} {time.monotonic() - start:5.0f} s  {about}")
-    if arguments.python:
-        say("tests    left out: they import this checkout, not what --python has")
-    say("gpu_rehearsal: rows are equal to a CPU's, and nothing was refused that should not be")
+            print(f"{name:8} {time.monotonic() - start:5.0f} s  {about}", flush=True)
+    print("gpu_rehearsal: rows are equal to a CPU's, and nothing was refused that should not be")

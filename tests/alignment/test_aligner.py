@@ -170,7 +170,7 @@ def test_sounds_before_the_first_name_are_of_nobody(aligner: Aligner, tmp_path: 
 
 
 def test_a_word_that_is_not_written_follows_those_around_it(aligner: Aligner, tmp_path: Path) -> None:
-    """A title that nobody speaks has no subtitle, with a figure, too."""
+    """An unspoken title has no subtitle, with a figure, too."""
     text = f"ox an β ox β\n{TEXTS[FILES[0].name]} β"
     found = aligned(aligner, tmp_path, {FILES[0].name: text})[FILES[0].name]
     assert [word.missing for word in found.words] == [True] * 5 + [False] * (len(found.words) - 5)

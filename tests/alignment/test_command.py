@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import AUDIO, DATA, MODELS
-from tests.helpers.processes import fastscribe
+from tests.helpers.processes import fastscribe, refused
 from tests.helpers.schemas import check_schema
 
 MODEL = str(MODELS / "hybrid" / "model.nemo")
@@ -89,10 +89,8 @@ def test_folder_of_texts_resumes(tmp_path: Path) -> None:
     assert found[FILES[1].name]["gaps"] and not found[FILES[2].name]["gaps"]
     report = json.loads((out / "report.json").read_text(encoding="utf-8"))
     assert (report["files"], report["skipped"]) == (2, 1)
-    other = fastscribe("transcribe", audio, "-o", out, "--model", MODEL, "--quiet")
-    assert (
-        other.returncode == 2 and f"{out}: holds results of align: use another folder, or --overwrite" in other.stderr
-    )
+    other = refused("transcribe", audio, "-o", out, "--model", MODEL, "--quiet")
+    assert f"{out}: holds results of align: use another folder, or --overwrite" in other
 
 
 def test_a_folder_without_a_text_is_an_error(tmp_path: Path) -> None:
@@ -129,14 +127,12 @@ def test_texts_in_the_output_folder_are_not_removed(tmp_path: Path) -> None:
     assert fastscribe("transcribe", FILES[0], "-o", out, "-f", "txt", "--model", MODEL).returncode == 0
     before = sorted(path.name for path in out.iterdir())
     for command in (["--text", out], ["--text", out / f"{FILES[0].stem}.txt", "--overwrite"]):
-        done = align(FILES[0], *command, "-o", out, "-f", "srt")
-        assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
-        assert "the texts lie in the output folder, among results of transcribe: give another -o" in done.stderr
+        error = refused("align", FILES[0], *command, "-o", out, "-f", "srt", "--model", MODEL)
+        assert "the texts lie in the output folder, among results of transcribe: give another -o" in error
         assert sorted(path.name for path in out.iterdir()) == before
     (text := tmp_path / "a.txt").write_text(SENTENCE, encoding="utf-8")
-    other = align(FILES[0], "--text", text, "-o", out, "-f", "srt")
-    assert other.returncode == 2 and f"{out}: holds results of transcribe: use another folder" in other.stderr
-    (out / "journal.jsonl").unlink()
+    other = refused("align", FILES[0], "--text", text, "-o", out, "-f", "srt", "--model", MODEL)
+    assert f"{out}: holds results of transcribe: use another folder" in other
 
 
 def test_errors_of_the_text_are_said(tmp_path: Path) -> None:

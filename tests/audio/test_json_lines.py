@@ -12,7 +12,7 @@ import pytest
 
 from fastscribe.audio.inputs import expand
 from fastscribe.audio.json_lines import NotJsonLines, numbered_rows
-from fastscribe.errors import ManifestError, UsageError
+from fastscribe.errors import UsageError
 from fastscribe.results.rows import read_rows
 from fastscribe.training.manifest import ExampleLimits, ManifestPart, read_manifests
 from fastscribe.types import Failure, Source
@@ -102,8 +102,3 @@ def test_a_path_list_in_utf_16_is_named() -> None:
     [found] = expand(["-"], ["/a/b.wav\r\n/a/c.wav\r\n".encode("utf-16")])
     assert isinstance(found, Failure) and found.message == "is UTF-16: save it as UTF-8"
     assert all(isinstance(one, Source | Failure) for one in expand(["-"], [b"a\0b\0c\0d\0e\0f\0g\0h\0i\0"]))
-
-
-def test_broken_rows_of_results_go_on(tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text("{broken\n" + LINES)
-    assert [isinstance(row, ManifestError) for row in read_rows([str(tmp_path / "rows.jsonl")])] == [True, False, False]

@@ -24,6 +24,7 @@ from fastscribe.audio.read import read
 from fastscribe.errors import AudioError
 from fastscribe.types import Failure, Source
 from tests.conftest import DATA
+from tests.helpers.archives import packed
 
 LHOTSE = DATA / "lhotse"
 RATE = 8000
@@ -66,16 +67,6 @@ def recording(level: int, seconds: float = 1.0) -> bytes:
     content = io.BytesIO()
     soundfile.write(content, np.full(int(RATE * seconds), level, np.int16), RATE, format="FLAC")
     return content.getvalue()
-
-
-def tar(path: Path, members: dict[str, bytes], mode: Any = "w") -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, mode) as archive:
-        for name, content in members.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return path
 
 
 def level(source: Source) -> int:
@@ -300,7 +291,7 @@ def test_tar_of_recordings(tmp_path: Path) -> None:
         "e.flac": b"",
     }
     counted: Counter[str] = Counter()
-    found = listed(tar(tmp_path / "s.tar", members), counted)
+    found = listed(packed(members, tmp_path / "s.tar"), counted)
     assert [one.id for one in found] == ["s.tar/x/1.flac", "s.tar/x/2.flac", "s.tar/e.flac"]
     assert counted == {".jpg": 1, ".q (not opened)": 1}
     first, second, empty = (one for one in found if isinstance(one, Source))
@@ -327,7 +318,7 @@ def test_webdataset(tmp_path: Path) -> None:
         "lone.txt": b"x",
     }
     counted: Counter[str] = Counter()
-    first, second, wrong, last = listed(tar(tmp_path / "s.tar", members), counted)
+    first, second, wrong, last = listed(packed(members, tmp_path / "s.tar"), counted)
     assert isinstance(first, Source) and isinstance(second, Source) and isinstance(last, Source)
     place = {"audio_filepath": f"{tmp_path}/s.tar/1.flac", "text": "one", "duration": 0.5}
     assert first.row == {**place, "original_offset": 33.1, "original_audio_filepath": "long.wav"}
@@ -340,7 +331,7 @@ def test_webdataset(tmp_path: Path) -> None:
 def test_damaged_tars(tmp_path: Path) -> None:
     """What stands before the damage is read."""
     members = {"1.flac": recording(1), "2.flac": recording(2), "3.flac": os.urandom(30000)}
-    whole = tar(tmp_path / "s.tar", members).read_bytes()
+    whole = packed(members, tmp_path / "s.tar").read_bytes()
     *found, last = listed(write(tmp_path / "cut.tar", whole[:-25000]))
     assert [level(one) for one in found[:2] if isinstance(one, Source)] == [1, 2]
     assert isinstance(last, Failure) and last.message == "cut off: it ends in the middle of a member"
@@ -357,16 +348,16 @@ def test_damaged_tars(tmp_path: Path) -> None:
         assert len(listed(write(tmp_path / "end.tar", whole[:third] + bytes(end - third)), left_out)) == 2
         assert [*left_out.values()] == [1] * counted
     for name in ("c.tar.gz", "d.tar"):
-        assert problem(tar(tmp_path / name, {"a.flac": b"x"}, "w:gz")).startswith("compressed: only a tar without")
-    assert problem(tar(tmp_path / "e.tar", {"a.jpg": b"x"})) == "no audio in this archive"
+        assert problem(packed({"a.flac": b"x"}, tmp_path / name, "w:gz")).startswith("compressed: only a tar without")
+    assert problem(packed({"a.jpg": b"x"}, tmp_path / "e.tar")) == "no audio in this archive"
     assert problem("s3://bucket/a.tar").startswith("a tar archive in a store is not read: download it")
 
 
 @pytest.mark.parametrize("folder", ["", "sharded_manifests"])
 def test_tars_beside_a_manifest(tmp_path: Path, folder: str) -> None:
     """A row with shard_id lies in the tar of that number, unless it is a file."""
-    tar(tmp_path / "audio_0.tar", {"a.flac": recording(1)})
-    cut = tar(tmp_path / "audio_1.tar", {"b.flac": recording(2), "c.flac": os.urandom(30000)})
+    packed({"a.flac": recording(1)}, tmp_path / "audio_0.tar")
+    cut = packed({"b.flac": recording(2), "c.flac": os.urandom(30000)}, tmp_path / "audio_1.tar")
     cut.write_bytes(cut.read_bytes()[:-25000])
     touch(tmp_path / folder, "file.flac")
     rows = [
@@ -403,7 +394,7 @@ def test_archives_are_named(tmp_path: Path, name: str, said: str) -> None:
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr("a.flac", b"x")
     elif name == "a":
-        tar(path, {"a.flac": b"x"})
+        packed({"a.flac": b"x"}, path)
     else:
         write(path, b"PAR1" + bytes(99) if name == "a.parquet" else gzip.compress(recording(1)))
     [source] = sources(path)

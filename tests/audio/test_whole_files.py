@@ -234,10 +234,11 @@ def test_flv_whose_sound_begins_late(tmp_path):
 # Gaps in Ogg
 
 
-def opus_packets(seconds: float) -> list[bytes]:
+def opus_packets() -> list[bytes]:
+    """Return those of signal(), 20 ms each."""
     codec = av.CodecContext.create("libopus", "w")
     codec.sample_rate, codec.layout, codec.format, codec.time_base = 48_000, "mono", "s16", Fraction(1, 48_000)
-    samples = (signal(seconds, 48_000) * 32_767).astype(np.int16)[None]
+    samples = (signal(3.0, 48_000) * 32_767).astype(np.int16)[None]
     packets = []
     for at in range(0, samples.shape[1] - 959, 960):
         frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(samples[:, at : at + 960]), "s16", "mono")
@@ -253,7 +254,7 @@ def ogg_page(packets: list[bytes], position: int, flags: int, number: int) -> by
     return page[:22] + struct.pack("<I", checksum(page)) + page[26:]
 
 
-def webrtc(path: Path, gaps_s: dict[int, float], a_page: int = 1, seconds: float = 3.0, lost: int = -1) -> Path:
+def webrtc(path: Path, gaps_s: dict[int, float], a_page: int = 1, lost: int = -1) -> Path:
     """Write Opus as recorders of calls do: positions from the sender's clock, nothing for what was muted.
 
     Args:
@@ -263,7 +264,7 @@ def webrtc(path: Path, gaps_s: dict[int, float], a_page: int = 1, seconds: float
     """
     head = b"OpusHead" + struct.pack("<BBHIhB", 1, 1, 312, 48_000, 0, 0)
     pages = [ogg_page([head], 0, 2, 0), ogg_page([b"OpusTags" + bytes(8)], 0, 0, 1)]
-    position, packets = 0, opus_packets(seconds)
+    position, packets = 0, opus_packets()
     for begin in range(0, len(packets), a_page):
         page = packets[begin : begin + a_page]
         position += round(gaps_s.get(begin, 0.0) * 48_000) + 960 * len(page)

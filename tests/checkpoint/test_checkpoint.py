@@ -26,7 +26,7 @@ from fastscribe.errors import CheckpointError, UnsupportedCheckpoint, WeightsMis
 from fastscribe.families.model import build_model
 from tests.conftest import MODELS, model_path
 from tests.helpers import quick_yaml
-from tests.helpers.archives import unpacked
+from tests.helpers.archives import members, unpacked
 
 NEMO = MODELS / "hybrid" / "model.nemo"
 
@@ -253,9 +253,8 @@ def test_wrong_attention_of_a_folder() -> None:
 
 def test_tokenizer_of_another_size(tmp_path: Path) -> None:
     """If the YAML does not give the number of labels, the weights do."""
-    with tarfile.open(MODELS / "tdt_demo" / "model.nemo") as archive:
-        (name,) = (name for name in archive.getnames() if name.endswith("tokenizer.model"))
-        other = archive.extractfile(name).read()  # type: ignore[union-attr]
+    stored = members(MODELS / "tdt_demo" / "model.nemo")
+    (other,) = (content for name, content in stored.items() if name.endswith("tokenizer.model"))
     (tmp_path / "nemo").mkdir()
     folder = with_yaml(
         tmp_path / "nemo", decoder__vocab_size=-1, joint__num_classes=-1, aux_ctc__decoder__num_classes=-1

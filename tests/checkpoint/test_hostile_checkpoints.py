@@ -34,7 +34,7 @@ from fastscribe.errors import CheckpointError
 from tests.checkpoint.test_checkpoint import packed, with_yaml
 from tests.conftest import AUDIO, MODELS, checkpoint
 from tests.helpers import quick_yaml
-from tests.helpers.archives import unpacked
+from tests.helpers.archives import members, unpacked
 from tests.helpers.processes import fastscribe
 from tests.helpers.warm_process import Limits
 
@@ -115,8 +115,7 @@ def saved(state: object, **options) -> bytes:
 
 @cache
 def sound_state() -> dict[str, torch.Tensor]:
-    with tarfile.open(NEMO) as archive:
-        return dict(torch.load(archive.extractfile(f"./{TORCH_ZIP}"), weights_only=True))  # type: ignore[arg-type]
+    return dict(torch.load(io.BytesIO(members(NEMO)[TORCH_ZIP]), weights_only=True))
 
 
 def touch(marker: Path) -> Runs:

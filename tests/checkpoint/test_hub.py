@@ -391,12 +391,6 @@ def test_timeout(user: User, hub: Hub) -> None:
         answered.set()
 
 
-def test_missing_proxy(user: User) -> None:
-    user.set(HF_ENDPOINT="https://hub.example", HTTPS_PROXY="http://127.0.0.1:1")
-    problem = user.refused("org/name")
-    assert "refuses connections" in problem or "the proxy does not pass requests on" in problem
-
-
 @pytest.mark.parametrize(
     "body", [b"<html>Log in to the hotel's network</html>", b"[]", b"{}", b'{"id": "org/name", "sha": "../x"}']
 )

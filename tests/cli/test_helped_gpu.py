@@ -34,19 +34,12 @@ from fastscribe.types import Batch
 from tests.conftest import AUDIO, MODELS
 from tests.fakes.cuda import forbid_contexts
 from tests.helpers import worker_faults
-from tests.helpers.forked_workers import forked_workers
 
 MODEL = MODELS / "tdt_demo" / "model.nemo"
 OPTIONS = Options(batch_frames=100, threads=2)
 CLIPS = [str(next(AUDIO.glob(f"{number:02d}_*.flac"))) for number in (12, 9, 5, 6, 8)]  # the shortest, 3 s each
 
-pytestmark = pytest.mark.posix
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _forked() -> Iterator[None]:
-    with forked_workers():
-        yield
+pytestmark = [pytest.mark.posix, pytest.mark.usefixtures("forked")]
 
 
 @pytest.fixture(autouse=True)

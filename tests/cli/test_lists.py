@@ -7,12 +7,12 @@ import json
 import os
 import shutil
 import subprocess
-import tarfile
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import AUDIO, MODELS
+from tests.helpers.archives import packed
 from tests.helpers.processes import command, fastscribe
 
 MODEL = MODELS / "tdt_demo" / "model.nemo"
@@ -22,8 +22,7 @@ FIRST, SECOND = (AUDIO / name for name in ("01_0_00010.flac", "02_0_00025.flac")
 @pytest.fixture
 def lists(tmp_path: Path) -> list[Path]:
     """The first recording in an archive, the second of a cut and of a table, and a command that is not run."""
-    with tarfile.open(tmp_path / "s.tar", "w") as archive:
-        archive.add(FIRST, "x/first.flac")
+    packed({"x/first.flac": FIRST.read_bytes()}, tmp_path / "s.tar")
     cut = {"id": "cut-1", "type": "MonoCut", "start": 0.5, "duration": 1.5, "channel": 0, "supervisions": []}
     source = {"type": "file", "channels": [0], "source": str(SECOND)}
     row = json.dumps({**cut, "recording": {"sources": [source]}})

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import typer
 
+from fastscribe._system.signals import Terminated
 from fastscribe.cli.event_log import EventLog
 from fastscribe.cli.job import using_folder
 from fastscribe.errors import UsageError
@@ -116,15 +117,24 @@ def test_events_and_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "messages"),
-    [(KeyError("words"), ["KeyError 'words'"]), (OSError("no room"), ["no room"]), (typer.Exit(1), [])],
-    ids=["a defect", "expected", "failed recordings"],
+    ("error", "ends"),
+    [
+        (KeyError("words"), [(1, "KeyError 'words'")]),
+        (OSError("no room"), [(1, "no room")]),
+        (UsageError("no such folder"), [(2, "no such folder")]),
+        (BrokenPipeError(32, "Broken pipe"), [(141, "[Errno 32] Broken pipe")]),
+        (Terminated(), [(143, "terminated")]),
+        (typer.Exit(1), []),
+    ],
+    ids=["a defect", "expected", "usage", "stdout closed", "a signal", "failed recordings"],
 )
-def test_each_error_that_ends_a_run_is_its_last_event(tmp_path: Path, error: Exception, messages: list[str]) -> None:
+def test_each_error_that_ends_a_run_is_its_last_event(
+    tmp_path: Path, error: BaseException, ends: list[tuple[int, str]]
+) -> None:
     with pytest.raises(type(error)), EventLog(tmp_path / "events"):
         raise error
     told = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
-    assert [(one["event"], one["message"]) for one in told] == [("stopped", message) for message in messages]
+    assert [(one["event"], one["exit_code"], one["message"]) for one in told] == [("stopped", *end) for end in ends]
 
 
 @pytest.mark.linux
@@ -166,6 +176,16 @@ def test_dry_run(tmp_path: Path) -> None:
     assert plan | {"files": 0, "failed": 0, "skipped": 5, "batches": 0, "estimated_s": 0.0} == plan
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
     assert rows(before["transcripts.jsonl"].decode())
+
+
+def test_an_empty_list_on_stdin_changes_nothing(tmp_path: Path) -> None:
+    out, given = tmp_path / "out", ("-", "-o", tmp_path / "out")
+    for overwrite in ((), ("--overwrite",)):
+        before = {path.name: path.read_bytes() for path in out.iterdir()} if out.exists() else {}
+        empty = transcribe(*given, *overwrite, stdin="\n")
+        assert (empty.returncode, empty.stderr) == (2, "fastscribe: no input at all: nothing was given to transcribe\n")
+        assert ({path.name: path.read_bytes() for path in out.iterdir()} if out.exists() else {}) == before
+        assert transcribe(*given, stdin=f"{FIRST}\n").returncode == 0
 
 
 BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}

@@ -63,6 +63,8 @@ def test_a_stopped_run_says_how_it_goes_on(output: dict[str, bool], said: str) -
     for progress, place in ((Progress(files=1, done_s=900.0, planned_files=7), folder), (Progress(done_s=9.0), empty)):
         assert hint not in stopped_hint(job, progress, place, 7)
     assert hint not in stopped_hint(job, Progress(done_s=900.0, planned_files=1), empty, 1)
+    nothing = stopped_hint(job, Progress(planned_files=7), empty, 7)
+    assert nothing == f"no file is done yet{said if folder is None else ''}"
     job.options = Options(window=1)
     assert hint not in stopped_hint(job, Progress(done_s=900.0, planned_files=7), empty, 7)
 

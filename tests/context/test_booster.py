@@ -74,10 +74,12 @@ def test_heavy_phrases_are_named() -> None:
     lines: list[str] = []
     prepared = booster(Phrase("a", 5.0), Phrase("b", 5.5), lines=lines)
     assert (
-        len(lines) == 1 and lines[0].startswith("--boost: with weights above 5") and lines[0].endswith("not spoken: b")
+        len(lines) == 1
+        and lines[0].startswith("--boost: phrases with a weight above 5")
+        and lines[0].endswith("being spoken: b")
     )
     prepared.boost(batch((Phrase("c", 10.0),)))
-    assert lines[1:] == ["boost: with weights above 5 phrases are also written where they are not spoken: c"]
+    assert lines[1:] == ["boost: phrases with a weight above 5 are also written without being spoken: c"]
 
 
 def test_states_of_joined_lists_lead_on() -> None:

@@ -17,7 +17,7 @@ from fastscribe._system import remote
 from fastscribe._system.text_layout import num_columns
 from fastscribe.errors import UsageError
 from fastscribe.evaluation import scores as scoring
-from fastscribe.evaluation.report import marked_diff, side_by_side, to_object, to_table
+from fastscribe.evaluation.report import _HEADER, marked_diff, side_by_side, to_object, to_table
 from fastscribe.evaluation.results import Fields, References, read_run
 from fastscribe.evaluation.scores import (
     Edits,
@@ -28,6 +28,7 @@ from fastscribe.evaluation.scores import (
     normalizer,
     score_pairs,
 )
+from tests.conftest import ROOT
 from tests.helpers.processes import fastscribe, on_terminal, refused
 
 TEXTS = st.lists(st.sampled_from(["a", "b", "cd", "日本"]), max_size=7).map(" ".join)
@@ -350,6 +351,13 @@ def test_missing_package(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(raised.value) == expected
     if module == "whisper_normalizer":
         check_installed("none")
+
+
+def test_each_column_is_described() -> None:
+    lines = (ROOT / "docs" / "measure.md").read_text(encoding="utf-8").splitlines()
+    begin = lines.index("| column | JSON | what it is |") + 2
+    rows = [line.split(" | ")[0].removeprefix("| ") for line in lines[begin : lines.index("", begin)]]
+    assert ", ".join(rows).split(", ") == list(_HEADER[1:])
 
 
 def test_table_and_bad_rows(tmp_path: Path) -> None:

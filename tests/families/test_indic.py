@@ -34,7 +34,7 @@ from tests.conftest import AUDIO, MODELS, refusal, waveform
 from tests.helpers import indic_folder
 from tests.helpers.collate import batch_of
 from tests.helpers.indic_folder import shapes
-from tests.helpers.processes import fastscribe
+from tests.helpers.processes import fastscribe, refused
 from tests.helpers.published import INDIC_LANGUAGES
 
 GOLDEN: dict[str, Any] = json.loads((MODELS / "indic" / "golden.json").read_text(encoding="utf-8"))["files"]
@@ -139,17 +139,14 @@ def test_names_of_the_languages() -> None:
 def test_runs(model: Path, tmp_path: Path) -> None:
     """The language is in each row, results are continued in the same language alone, and it is not translated."""
     given = ("transcribe", SHORT, "-m", model, "-o", tmp_path, "-q", "--dtype", "fp32")
-    refused = fastscribe(*given)
-    assert refused.returncode == 2 and refused.stderr.count("\n") == 1 and "give one with --language" in refused.stderr
+    assert "give one with --language" in refused(*given)
     assert fastscribe(*given, "--language", "hi").returncode == 0
     row = json.loads((tmp_path / "transcripts.jsonl").read_text(encoding="utf-8"))
     assert row["language"] == "hi" and row["text"]
     again = fastscribe(*given, "--language", "Hindi")
     assert (again.returncode, again.stderr) == (0, "")
-    other = fastscribe(*given, "--language", "ta")
-    assert other.returncode == 2 and "--language" in other.stderr
-    translated = fastscribe(*given, "--language", "hi", "--target-language", "ta")
-    assert translated.returncode == 2 and "--target-language" in translated.stderr
+    assert "--language" in refused(*given, "--language", "ta")
+    assert "--target-language" in refused(*given, "--language", "hi", "--target-language", "ta")
 
 
 def test_rows_that_name_another_language(model: Path, tmp_path: Path) -> None:
@@ -167,8 +164,7 @@ def test_aligner(model: Path, tmp_path: Path) -> None:
     """With --align-with the option chooses the aligner's language, so results are continued in it alone."""
     given = ("transcribe", SHORT, "-m", MODELS / "tdt_demo" / "model.nemo", "--align-with", model, "-o", tmp_path, "-q")
     assert "--language hi" not in (first := fastscribe(*given, "--language", "hi")).stderr and first.returncode == 0
-    other = fastscribe(*given, "--language", "ta")
-    assert other.returncode == 2 and "--language" in other.stderr
+    assert "--language" in refused(*given, "--language", "ta")
     missing = fastscribe(*given)
     assert missing.returncode == 2 and missing.stderr.startswith(f"fastscribe: {model}: has outputs for each of 3")
 

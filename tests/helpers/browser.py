@@ -55,12 +55,12 @@ class Seen(NamedTuple):
     requests: list[str]
 
 
-def look_at(page: str, folder: Path, widths: tuple[int, ...] = (400, 1400), dark: bool = False) -> Seen:
+def look_at(page: str, folder: Path, dark: bool) -> Seen:
     """Show a page at several widths, with all that is folded open."""
     assert CHROMIUM is not None
     frames = "".join(
         f'<iframe style="border:0;width:{width}px;height:900px" srcdoc="{html.escape(page)}"></iframe>'
-        for width in widths
+        for width in (400, 1400)
     )
     around = f'<!doctype html><meta charset="utf-8"><script>{_MEASURE}</script>{frames}<pre id="found"></pre>'
     (folder / "around.html").write_text(around, encoding="utf-8")

@@ -13,7 +13,7 @@ from tests.helpers.phrase_lists import PhraseLists
 
 
 def boosted_labels(
-    logprobs_TV: torch.Tensor, phrases: PhraseLists, blank_id: int, excluded: Collection[int] = ()
+    logprobs_TV: torch.Tensor, phrases: PhraseLists, blank_id: int, excluded: Collection[int]
 ) -> list[int]:
     """Return the label of each frame of one row, with phrases to boost and tokens that are left out."""
     labels: list[int] = []

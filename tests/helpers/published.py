@@ -1,4 +1,5 @@
-"""Published NeMo checkpoints as tables of facts: the keys of each model_config.yaml with their values, sizes included.
+"""Published NeMo checkpoints as tables of facts: the keys of each model_config.yaml with their values, sizes included, but for
+what is of training alone.
 
 `config` gives the whole YAML of a checkpoint, `stand_in` the same with small sizes: every key stays, numbers that say how
 large a layer is shrink. Used by test_published.py and by scripts/goldens/published.py, which runs where NeMo is
@@ -22,23 +23,13 @@ INDIC_LANGUAGES = (
 DURATIONS = [0, 1, 2, 3, 4]
 LETTERS = [" ", *"abcdefghijklmnopqrstuvwxyz", "'"]
 ARTIFACT = "nemo:0123456789abcdef0123456789abcdef_"
-_LHOTSE_TRAIN = """
-    use_lhotse skip_missing_manifest_entries input_cfg tarred_audio_filepaths manifest_filepath sample_rate shuffle
-    num_workers pin_memory max_duration min_duration text_field batch_duration max_tps use_bucketing bucket_duration_bins
-    bucket_batch_size num_buckets bucket_buffer_size shuffle_buffer_size
-"""
-_LHOTSE_VALIDATION = """
-    use_lhotse manifest_filepath sample_rate batch_size shuffle max_duration min_duration num_workers pin_memory text_field
-"""
-_TARRED_TRAIN = """
-    manifest_filepath sample_rate batch_size shuffle num_workers pin_memory max_duration min_duration is_tarred
-    tarred_audio_filepaths shuffle_n bucketing_strategy bucketing_batch_size
-"""
-_PROMPTED_TRAIN = """
-    manifest_filepath sample_rate shard_manifests batch_duration quadratic_duration num_buckets shuffle num_workers pin_memory
-    max_duration min_duration is_tarred tarred_audio_filepaths shuffle_n slice_length bucketing_strategy bucketing_batch_size
-    bucket_buffer_size shuffle_buffer_size lang_field input_cfg defer_setup
-"""
+# Inference ignores these sections, so each has one key of those that are published.
+TRAINING: dict[str, Any] = {
+    "train_ds": {"manifest_filepath": None},
+    "validation_ds": {"manifest_filepath": None},
+    "spec_augment": {"_target_": ASR + "modules.SpectrogramAugmentation"},
+    "optim": {"name": "adamw"},
+}
 # The languages of Nemotron 3.5 and their places in its prompt.
 _PROMPTS = """
     en-US:0 en:0 en-GB:1 enGB:1 es-ES:2 esES:2 es-US:3 es:3 zh-CN:4 zh-ZH:4 zh-TW:5 hi-IN:6 hi:6 hi-HI:6 ar-AR:7 ar:7
@@ -51,7 +42,6 @@ _PROMPTS = """
     he-IL:64 ku-TR:65 az-AZ:66 ka-GE:67 hy-AM:68 uz-UZ:69 tg-TJ:70 ky-KG:71 qu-PE:80 ay-BO:81 gn-PY:82 nah-MX:83 mi-NZ:96
     haw-US:97 sm-WS:98 to-TO:99 fr-CA:100 mt-MT:102 auto:101
 """
-_PLAIN_VALIDATION = "manifest_filepath sample_rate batch_size shuffle num_workers pin_memory use_start_end_token"
 
 
 def config(name: str) -> Yaml:
@@ -107,11 +97,6 @@ def key_paths(config: Yaml, prefix: str = "") -> set[str]:
 
 
 # --- sections -------------------------------------------------------------------------------------------------------
-
-
-def _dataset(keys: str, *more: str) -> Yaml:
-    """Data set keys, which inference ignores."""
-    return dict.fromkeys([*keys.split(), *more])
 
 
 def _preprocessor(mels: int, **more: Any) -> Yaml:
@@ -185,31 +170,10 @@ def _base(target: str, version: str, tokenizer: Yaml | None, preprocessor: Yaml,
         "sample_rate": 16000,
         "log_prediction": True,
         "skip_nan_grad": False,
-        "train_ds": _dataset(_TARRED_TRAIN),
-        "validation_ds": _dataset(_PLAIN_VALIDATION),
+        **TRAINING,
         **tokenized,
         "preprocessor": preprocessor,
-        "spec_augment": {
-            "_target_": ASR + "modules.SpectrogramAugmentation",
-            "freq_masks": 2,
-            "time_masks": 10,
-            "freq_width": 27,
-            "time_width": 0.05,
-        },
         "encoder": encoder,
-        "optim": {
-            "name": "adamw",
-            "lr": 2.0,
-            "betas": [0.9, 0.98],
-            "weight_decay": 0.001,
-            "sched": {
-                "name": "NoamAnnealing",
-                "d_model": 512,
-                "warmup_steps": 5000,
-                "warmup_ratio": None,
-                "min_lr": 1e-06,
-            },
-        },
         "target": ASR + "models." + target,
         "nemo_version": version,
         **more,
@@ -453,7 +417,7 @@ _ENES = _aggregate(("en", "es"))
 
 
 def _parakeet_v3(version: str = "2.3.0rc5", labels: int = 8192) -> Yaml:
-    whole = _base(
+    return _base(
         _RNNT,
         version,
         _bpe(),
@@ -463,28 +427,6 @@ def _parakeet_v3(version: str = "2.3.0rc5", labels: int = 8192) -> Yaml:
         # Left over: this class has no CTC head, and the weights have none.
         **_aux_ctc(None, -1),
     )
-    sched = {"name": "CosineAnnealing", "warmup_steps": 0, "warmup_ratio": None, "min_lr": 1e-06}
-    datasets = {"train_ds": _dataset(_LHOTSE_TRAIN), "validation_ds": _dataset(_LHOTSE_VALIDATION)}
-    return whole | datasets | {"optim": whole["optim"] | {"sched": sched}}
-
-
-def _parakeet_110m() -> Yaml:
-    whole = _base(
-        _HYBRID,
-        "1.23.0",
-        _bpe(),
-        _preprocessor(80),
-        _fastconformer(80, 17, 512),
-        **_tdt(512, 1024, 1),
-        **_aux_ctc(512, 1024, greedy={}),
-        test_ds=None,
-        data={
-            "train_ds": {"shuffle_buffer_size": 20000, "buffer_size": 20000},
-            "validation_ds": {"num_workers": 4},
-        },
-    )
-    lhotse = "shard_manifests use_lhotse use_bucketing num_buckets bucket_duration_bins batch_duration defer_setup"
-    return whole | {"train_ds": _dataset(_TARRED_TRAIN, *lhotse.split())}
 
 
 def _parakeet_unified() -> Yaml:
@@ -502,9 +444,7 @@ def _parakeet_unified() -> Yaml:
         **_transducer(1024, 1024, 2, fused=-1, use_cuda_graph_decoder=False),
     )
     whole["loss"] |= {"offline_loss_weight": 0.3, "streaming_loss_weight": 0.7}
-    sched = {"name": "CosineAnnealing", "warmup_steps": 3000, "warmup_ratio": None, "min_lr": 5e-06}
-    train = _dataset(_LHOTSE_TRAIN, "batch_size", "augmentor")
-    return whole | {"train_ds": train, "validation_ds": {}, "optim": whole["optim"] | {"sched": sched}}
+    return whole
 
 
 def _streaming(
@@ -533,15 +473,11 @@ def _prompted(whole: Yaml) -> Yaml:
     languages = {name: int(index) for name, _, index in (one.partition(":") for one in _PROMPTS.split())}
     prompt = {"prompt_dictionary": languages, "num_prompts": 128}
     defaults = {"initialize_prompt_feature": True, "norm": None} | prompt
-    keys = ("prompt_field", "subsampling_factor", "training_mode", "use_lhotse", "use_bucketing")
-    train = _dataset(_PROMPTED_TRAIN, *keys) | prompt
-    validation = _dataset(_PLAIN_VALIDATION, *keys, "batch_duration", "max_cuts", "name") | prompt
-    test = _dataset(_PLAIN_VALIDATION, *keys) | prompt
     del whole["rnnt_reduction"]
     whole |= {"model_defaults": whole["model_defaults"] | defaults, "num_prompts": 128}
     whole |= {"tokenizer": _bpe()}
     del whole["tokenizer"]["spe_tokenizer_vocab"]
-    return whole | {"train_ds": train, "validation_ds": validation, "test_ds": test}
+    return whole
 
 
 def _indic(layers: int, width: int, predictor_layers: int, **encoder: Any) -> Yaml:
@@ -564,7 +500,7 @@ def _indic(layers: int, width: int, predictor_layers: int, **encoder: Any) -> Ya
     whole["joint"] |= {"multilingual": True, "language_keys": list(INDIC_LANGUAGES), "language_masks": None}
     whole["joint"] |= {"token_id_offsets": None, "offset_token_ids_by_token_id": None}
     whole["aux_ctc"]["decoder"] |= {"multisoftmax": True, "language_masks": None}
-    return whole | {"train_ds": _dataset(_TARRED_TRAIN, "return_language_id", "concat_sampling_technique")}
+    return whole
 
 
 def _plain_conformer(target: str, tokenizer: Yaml | None, layers: int, width: int, head: Yaml, **more: Any) -> Yaml:
@@ -590,7 +526,15 @@ CONFIGS: dict[str, Yaml] = {
         _fastconformer(80, 42, 1024),
         **_tdt(1024, 1024, 2),
     ),
-    "parakeet-tdt_ctc-110m": _parakeet_110m(),
+    "parakeet-tdt_ctc-110m": _base(
+        _HYBRID,
+        "1.23.0",
+        _bpe(),
+        _preprocessor(80),
+        _fastconformer(80, 17, 512),
+        **_tdt(512, 1024, 1),
+        **_aux_ctc(512, 1024, greedy={}),
+    ),
     "parakeet-tdt_ctc-1.1b": _base(
         _HYBRID,
         "1.23.0",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -83,10 +82,3 @@ class StoreContract:
         assert writes.result() and {(len(one), len(set(one))) for one in seen} == {(_LARGE, 1)}
         assert [one.url for one in remote.list_objects(folder)] == [url]  # what a write needs meanwhile is no object
         remote.delete_object(url)
-
-    def test_upload(self, folder: str, tmp_path: Path) -> None:
-        (tmp_path / "rows").write_bytes(b"content")
-        remote.write_object(f"{folder}/rows", b"old")
-        remote.upload_object(f"{folder}/rows", tmp_path / "rows")
-        assert remote.read_object(f"{folder}/rows").data == b"content"
-        remote.delete_object(f"{folder}/rows")

@@ -42,8 +42,7 @@ def test_export_changes_stored_texts_in_a_folder_of_their_own(tmp_path: Path) ->
     fastscribe("transcribe", SPEECH, "-o", out, "--tokens", "-q")
     before = (out / "transcripts.jsonl").read_bytes()
     options = ("--itn", "--language", "en")
-    refused = fastscribe("export", out, "-f", "srt", *options)
-    assert refused.returncode == 2 and "--itn makes other rows, which need a folder of their own" in refused.stderr
+    assert "--itn makes other rows, which need a folder of their own" in refused("export", out, "-f", "srt", *options)
     made = fastscribe("export", out, "-f", "srt", "-o", changed, *options)
     assert made.returncode == 0, made.stderr
     [row] = rows(changed)

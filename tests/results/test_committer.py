@@ -96,15 +96,6 @@ def test_a_defect_is_called_one_and_has_its_place(storage: FolderStorage, monkey
         committer.close()
 
 
-def test_a_file_that_cannot_be_written_leaves_its_row(storage: FolderStorage, tmp_path: Path) -> None:
-    (tmp_path / "x").write_text("a file where a folder belongs")
-    committer = Committer(storage)
-    committer.add(item(1, NewFile("x/a.txt", b"new"), NewFile("b.txt", b"new")))
-    committer.close()
-    assert [Path(error.filename) for error in committer.not_written] == [tmp_path / "x" / "a.txt"]
-    assert storage.read(ROWS) == ROW and storage.read("b.txt") == b"new"
-
-
 def test_a_newer_row_is_the_last_one_whatever_the_older_lacks(
     storage: FolderStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.test_cli import FIRST, MODEL, SENTENCE, rows, transcribe
 from tests.conftest import AUDIO
-from tests.helpers.processes import fastscribe, with_pipes
+from tests.helpers.processes import fastscribe, refused, with_pipes
 from tests.helpers.schemas import check_schema
 from tests.helpers.warm_process import LIBRARIES_ALONE
 
@@ -71,7 +71,8 @@ def test_second_run_does_only_the_rest(clips: Path, tmp_path: Path) -> None:
 
 def test_concurrent_run_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with with_pipes("transcribe", "-", "-m", MODEL, "-o", out, "-q", warm=LIBRARIES_ALONE) as (first, *_):
+    with with_pipes("transcribe", "-", "-m", MODEL, "-o", out, "-q", warm=LIBRARIES_ALONE) as (first, stdin, *_):
+        print(FIRST, file=stdin, flush=True)  # the rest of the list is yet to come
         while not (out / "journal.jsonl").exists():
             assert first.poll() is None
             time.sleep(0.02)
@@ -110,23 +111,6 @@ def test_shards_together_do_everything_once(clips: Path, tmp_path: Path) -> None
     assert transcribe(FIRST, "-o", tmp_path / "merged", "--overwrite").returncode == 0
 
 
-def test_corrected_list_leaves_no_old_failures(clips: Path, tmp_path: Path) -> None:
-    out, manifest = tmp_path / "out", tmp_path / "list.jsonl"
-    good = [json.dumps({"audio_filepath": str(clips / clip.name)}) for clip in CLIPS[:2]]
-    manifest.write_text("\n".join([good[0], "{not json", good[1].replace(".flac", ".flak")]))
-    assert transcribe(manifest, tmp_path / "gone.wav", "-o", out).returncode == 1
-    assert len(texts(out)) == 4
-    manifest.write_text("\n".join(good))
-    assert transcribe(manifest, "-o", out).returncode == 0
-    assert set(texts(out)) == {clip.name for clip in CLIPS[:2]}
-    assert report(out)["totals"] | {"files": 2, "failed": 0} == report(out)["totals"]
-    other = fastscribe("transcribe", clips / CLIPS[2].name, "-m", MODEL, "-o", out)
-    assert other.returncode == 0
-    assert f"2 results are of inputs not given this time: {clips / CLIPS[0].name}, " in other.stderr  # which are kept
-    assert "--retry-failed" not in other.stderr
-    assert len(texts(out)) == 3
-
-
 def test_a_failure_stays_until_its_recording_is_gone(clips: Path, tmp_path: Path) -> None:
     """A run of other inputs keeps it, and says how it goes; no good result goes."""
     out, broken, other = tmp_path / "out", clips / "broken.wav", clips / CLIPS[2].name
@@ -134,7 +118,8 @@ def test_a_failure_stays_until_its_recording_is_gone(clips: Path, tmp_path: Path
     assert transcribe(broken, clips / CLIPS[0].name, clips / CLIPS[1].name, "-o", out).returncode == 1
     (clips / CLIPS[1].name).unlink()
     again = fastscribe("transcribe", other, "-m", MODEL, "-o", out)
-    assert again.returncode == 0 and "; 1 of them failed: --retry-failed drops failures whose" in again.stderr
+    assert again.returncode == 0 and "3 results are of inputs not given this time: " in again.stderr
+    assert "; 1 of them failed: --retry-failed drops failures whose" in again.stderr
     assert transcribe(other, "-o", out, "--retry-failed").returncode == 0 and len(texts(out)) == 4
     broken.unlink()
     assert transcribe(other, "-o", out).returncode == 0 and len(texts(out)) == 4
@@ -164,7 +149,15 @@ def test_shards_of_different_inputs_are_not_merged_as_complete(clips: Path, tmp_
     assert transcribe(clips, "-o", out, "--shard", "1/2").returncode == 0
     merged = fastscribe("merge", out)
     assert merged.returncode == 1
-    assert "of fewer inputs than others, run them again with the same ones: 0/2" in merged.stderr
+    assert "of fewer or other inputs than others, run them again with the same ones: 0/2\n" in merged.stderr
+    assert transcribe(clips, "-o", out, "--shard", "0/2").returncode == 0
+    assert fastscribe("merge", out).returncode == 0
+    clips.joinpath("other.flac").write_bytes(late.read_bytes())
+    late.unlink()
+    assert transcribe(clips, "-o", out, "--shard", "1/2").returncode == 0
+    merged = fastscribe("merge", out)
+    assert merged.returncode == 1
+    assert "run them again with the same ones: 0/2, 1/2\n" in merged.stderr
     assert transcribe(clips, "-o", out, "--shard", "0/2").returncode == 0
     assert fastscribe("merge", out).returncode == 0
 
@@ -183,9 +176,7 @@ def test_changed_shard_is_not_merged(clips: Path, tmp_path: Path) -> None:
     kept = rows_of_one.read_bytes()
     for content in (kept[:-10], b"{}\n" + kept, None):
         rows_of_one.unlink() if content is None else rows_of_one.write_bytes(content)
-        done = fastscribe("merge", out)
-        assert done.returncode == 2
-        assert "transcripts.shard-0-of-2.jsonl" in done.stderr
+        assert "transcripts.shard-0-of-2.jsonl" in refused("merge", out)
         assert (out / "transcripts.jsonl").read_bytes() == whole
     rows_of_one.write_bytes(kept)
     (out / "report.shard-1-of-2.json").write_text("{}")
@@ -198,6 +189,5 @@ def test_changed_shard_is_not_merged(clips: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (other / "transcripts.jsonl").write_text("mine\n")
-    refused = fastscribe("merge", out, "-o", other)
-    assert refused.returncode == 2 and str(other / "transcripts.jsonl") in refused.stderr
+    assert str(other / "transcripts.jsonl") in refused("merge", out, "-o", other)
     assert [path.read_text() for path in other.iterdir()] == ["mine\n"]

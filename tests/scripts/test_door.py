@@ -144,7 +144,7 @@ def test_rows_by_name_and_the_exit_code(
     def parting(program: Any, folder: Path) -> None:
         door.expect(done := program.run("hello"), "parting", done.stdout, "goodbye\n")
 
-    monkeypatch.setattr(door, "install", lambda python, folder: command)
+    monkeypatch.setattr(door, "install", lambda folder: command)
     monkeypatch.setattr(door, "COMMANDS", (greeting, parting))
     monkeypatch.setattr(door, "FAMILIES", ())
     assert door.main(["--only", "GREET"]) == 0

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from scripts.gpu import rehearsal
-from scripts.gpu.rehearsal import SCENES, Done, Rehearsal, Wrong
+from scripts.gpu.rehearsal import SCENES, Done, Wrong
 
 pytestmark = pytest.mark.linux
 
@@ -52,10 +52,10 @@ def test_the_simulated_gpu_is_strict_and_imports_no_more_of_torch() -> None:
     assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
 
 
-def test_the_smallest_scene(tmp_path: Path) -> None:
+def test_the_smallest_scene(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("triton")
-    said: list[str] = []
-    rehearsal.main(["--scenes", "few", "--keep", str(tmp_path)], said.append)
+    rehearsal.main(["few"])
+    said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("few") and said[-1].startswith("gpu_rehearsal: rows are equal")
 
 
@@ -134,34 +134,21 @@ def test_refusals_are_wrong_unless_they_are_meant(done: Done) -> None:
         rehearsal.check(SCENE, done, ROWS)
 
 
-@pytest.fixture
-def of_this(tmp_path: Path) -> Rehearsal:
-    return Rehearsal(sys.executable, True, tmp_path, print)
-
-
-def test_the_scene_of_tests_runs_pytest(of_this: Rehearsal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_scene_of_tests_runs_pytest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the options of pyproject.toml, and a module that costs little in place of the devices'."""
     monkeypatch.setattr(rehearsal, "CUDA_TESTS", "tests/pipeline/test_stats.py")
-    of_this.tests()
+    rehearsal.run_tests(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("code", "last"),
     [(1, "1 failed, 2 passed"), (0, "2 passed, 1 skipped"), (0, "3 skipped"), (5, "no tests ran"), (0, "")],
 )
-def test_tests_must_all_pass(of_this: Rehearsal, code: int, last: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tests_must_all_pass(tmp_path: Path, code: int, last: str, monkeypatch: pytest.MonkeyPatch) -> None:
     outcome = subprocess.CompletedProcess([], code, f"....\n{last}\n", "")
-    monkeypatch.setattr(of_this, "_process", lambda *_: outcome)
+    monkeypatch.setattr(rehearsal, "run_module", lambda *_: outcome)
     with pytest.raises(Wrong, match=f"exit code {code}"):
-        of_this.tests()
-
-
-def test_an_installed_wheel_has_no_scene_of_tests(capsys: pytest.CaptureFixture[str]) -> None:
-    """pytest would import the checkout."""
-    assert "tests" in rehearsal.parse([]).scenes and "tests" not in rehearsal.parse(["--python", "p"]).scenes
-    with pytest.raises(SystemExit):
-        rehearsal.parse(["--python", "p", "--scenes", "tests"])
-    assert "import this checkout" in capsys.readouterr().err
+        rehearsal.run_tests(tmp_path)
 
 
 def test_every_fused_operation_is_interpreted_in_a_scene() -> None:
@@ -172,5 +159,5 @@ def test_every_fused_operation_is_interpreted_in_a_scene() -> None:
 
 def test_unknown_scenes_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        rehearsal.parse(["--scenes", "few,fewer"])
+        rehearsal.main(["few", "fewer"])
     assert "no such scene: fewer" in capsys.readouterr().err

@@ -249,8 +249,7 @@ def test_the_command_line_and_resume(folder: Path, tmp_path: Path) -> None:
     again = fastscribe(*given, *speakers, "-f", "jsonl,srt")
     assert again.returncode == 0 and "all 3 inputs are done: there is nothing to do" in again.stderr
     assert "agent: At Rice Stadium" in (out / "call.srt").read_text()
-    refused = fastscribe(*given)
-    assert refused.returncode == 2 and "--speaker" in refused.stderr
+    assert "--speaker" in refused(*given)
 
 
 def test_other_names_need_no_decoding(folder: Path, tmp_path: Path) -> None:
@@ -371,11 +370,15 @@ def test_names_of_nobody_are_said(folder: Path, tmp_path: Path) -> None:
         (("--speakers", "channels", "--speaker-names", "a,a"), "--speaker-names a,a: names a twice"),
         (("--speakers", "channels", "--speaker-names", "a,"), "a name is empty"),
         (("--speakers", "channels", "--speaker-names", "channel 1=Host"), "in the order of the speakers, without ="),
+        (
+            ("--speakers", "channels", "--speaker-names", "channel 1: A, channel 2: B"),
+            "a file with lines LABEL<TAB>NAME",
+        ),
         (("--speakers", "channels", "--speaker-names", "channel 2"), "is the name of a channel without one"),
         (("--speakers", "channels", "--speaker-names", __file__), "test_dialogues.py: line 3: not LABEL<TAB>NAME or"),
         (("--speakers", "voices"), "voices: no such file or folder"),
     ],
-    ids=["names-alone", "channel", "twice", "empty", "by label", "default", "no map", "other"],
+    ids=["names-alone", "channel", "twice", "empty", "by label", "by label, colons", "default", "no map", "other"],
 )
 def test_options_that_do_not_fit(options: tuple[str, ...], problem: str, call: str) -> None:
     assert problem in refused("transcribe", call, *options)

@@ -120,12 +120,6 @@ def test_an_expired_listing_goes_on_behind_its_last_key(server: FaultyStore) -> 
     assert len(server.requests) - before == 3  # a page, the refused one, and one behind the last key
 
 
-def test_a_listing_holds_a_page(server: FaultyStore) -> None:
-    before = len(server.requests)
-    assert next(remote.list_objects("s3://bucket/many")).url == "s3://bucket/many/0000.wav"
-    assert len(server.requests) - before == 1
-
-
 def test_a_missing_bucket_is_named(server: FaultyStore) -> None:
     with pytest.raises(FileNotFoundError, match="no such bucket: s3://nowhere"):
         list(remote.list_objects("s3://nowhere/a"))

@@ -33,6 +33,7 @@ from fastscribe.training.command import (
 )
 from fastscribe.training.data import prepare
 from fastscribe.training.distributed import DistributedContext
+from fastscribe.training.recipe import parse_recipe
 from fastscribe.training.scoring import Scoring
 from fastscribe.training.state import RunFolder
 from fastscribe.training.trainer import Trainer
@@ -76,7 +77,7 @@ def test_folder_cleared_after_reading(recipe_file: Path, tmp_path: Path, capsys:
     assert [(row["step"], "validation" in row) for row in folder.rows()] == [(0, True), (5, False), (5, True)]
     said = capsys.readouterr().err.splitlines()
     assert "fastscribe: before the first step: WER 0.00 %" in said
-    assert said[-2].endswith("(standard error 0.00, 20 words): no better")
+    assert said[-2].endswith("has 0.00 %, as --init has (20 words): no better")
 
 
 def test_fine_tuning_the_packaged_model(
@@ -84,7 +85,7 @@ def test_fine_tuning_the_packaged_model(
 ) -> None:
     """Its language model and language stay. Validation, which a line says, does not use the language model."""
     monkeypatch.setattr(Trainer, "run", lambda trainer, update: trainer.run_validation() or True)
-    monkeypatch.setattr(Trainer, "_validate", lambda trainer, checkpoint: ValidationResult({}, {}, 0.5, {}))
+    monkeypatch.setattr(Trainer, "_validate", lambda trainer, checkpoint: ValidationResult({}, {}, 0.5, {}, {}))
     train(few, tmp_path / "run", "default", 1, "cpu", "fp32", False, False)
     tuned, packaged = read_checkpoint(tmp_path / "run" / "best"), read_checkpoint(PACKAGED)
     assert tuned.tokenizer.pieces == packaged.tokenizer.pieces and tuned.languages == ("en",)
@@ -113,7 +114,7 @@ def test_no_epochs_are_a_plan(recipe_file: Path, tmp_path: Path, capsys: pytest.
     said = capsys.readouterr().err
     assert "8 examples, " in said and " per epoch, " in said
     steps = "15 steps in all, 1 warm-up step (at most a tenth of the run), a learning rate of 0.003"
-    assert f"the recipe's 3 epochs: {steps}\n" in said
+    assert f"fastscribe: 3 epochs: {steps}\n" in said
     assert "2 of the 2 recordings to validate with are also trained on, such as " in said
     assert said.splitlines()[-1].startswith("fastscribe: this is the plan, and nothing is trained: weights, gradients")
     assert " optimiser take 1.4 MB, and batches" in said
@@ -128,15 +129,106 @@ def test_no_epochs_are_a_plan(recipe_file: Path, tmp_path: Path, capsys: pytest.
     train(recipe_file, tmp_path / "run", None, 1, "cpu", "fp32", False, False)  # the finished run again
     said = capsys.readouterr().err
     last = tmp_path / "run" / "last"
-    assert f"finished after 1 epoch; --init {last} in another folder" in said and "going on" not in said
+    assert f"finished after 1 epoch; more run.epochs go on here; --init {last} in another folder" in said
+    assert "going on" not in said
     train(recipe_file, tmp_path / "run", None, 1, "cpu", "fp32", False, True)
     assert capsys.readouterr().err.startswith(
         f"fastscribe: {tmp_path / 'run' / 'best'}: word error rate "
     )  # the result
-    with pytest.raises(
-        UsageError, match=rf"run\.epochs was 1, is 3.*; --init {last} in another folder trains its model"
+
+
+def with_value(recipe_file: Path, section: str, key: str, value: Any) -> Path:
+    """Change a key of the recipe."""
+    sections = json.loads(recipe_file.read_text())
+    sections[section][key] = value
+    recipe_file.write_text(json.dumps(sections))
+    return recipe_file
+
+
+def test_a_plan_is_of_the_run_in_the_folder(
+    recipe_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is refused as the run would be, and says where the run goes on. It changes nothing of the run."""
+    run(recipe_file, folder := tmp_path / "run")
+    held = {path: path.read_bytes() for path in folder.rglob("*.*") if path.suffix != ".lock" and path.is_file()}
+    capsys.readouterr()
+    train(recipe_file, folder, None, 0, "cpu", "fp32", False, False)
+    said = capsys.readouterr().err
+    assert "going on after step 5: 3 epochs instead of 1, and the learning rate follows the new length\n" in said
+    assert "fastscribe: 3 epochs: 15 steps in all, " in said and said.splitlines()[-1].startswith("fastscribe: this is")
+    with_value(recipe_file, "run", "seed", 1)
+    for epochs in (0, 1):
+        with pytest.raises(UsageError, match=rf"run\.seed was 0, is 1.*; --init {folder / 'last'} in another folder"):
+            train(recipe_file, folder, None, epochs, "cpu", "fp32", False, False)
+    capsys.readouterr()
+    train(recipe_file, folder, None, 0, "cpu", "fp32", True, False)
+    assert "going on" not in capsys.readouterr().err
+    assert held == {path: path.read_bytes() for path in held} and not set(folder.rglob("*.part"))
+
+
+def test_a_plan_leaves_the_rows_left_out_and_no_lock(recipe_file: Path, manifest: Path, tmp_path: Path) -> None:
+    row = json.loads(manifest.read_text().splitlines()[0])
+    (tmp_path / "gap.jsonl").write_text(manifest.read_text() + json.dumps({**row, "duration": 99}))
+    with_value(recipe_file, "data", "train", str(tmp_path / "gap.jsonl"))
+    train(recipe_file, tmp_path / "plan", None, 0, "cpu", "fp32", False, False)
+    assert [path.name for path in (tmp_path / "plan").iterdir()] == ["left_out.jsonl"]
+
+
+def test_a_run_goes_on_with_more_epochs(recipe_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The learning rate follows the new length, as if the run had had it from the start. Fewer than were had are refused."""
+    run(recipe_file, folder := tmp_path / "run")
+    capsys.readouterr()
+    train(recipe_file, folder, None, 3, "cpu", "fp32", False, False)
+    said = capsys.readouterr().err
+    assert "going on after step 5: 3 epochs instead of 1, and the learning rate follows the new length\n" in said
+    assert "epoch 2: step 10, " in said and "epoch 3: step 15, " in said
+    train(recipe_file, tmp_path / "long", None, 3, "cpu", "fp32", False, False)
+    rates = [
+        {row["step"]: row["learning_rate"] for row in RunFolder(one).rows() if "learning_rate" in row}
+        for one in (folder, tmp_path / "long")
+    ]
+    assert rates[0][15] == rates[1][15] and rates[0][10] == rates[1][10] and rates[0][5] < rates[1][5]
+    with pytest.raises(UsageError, match=r"run: run\.epochs 2: this run has had 3 already: give more"):
+        train(recipe_file, folder, None, 2, "cpu", "fp32", False, False)
+
+
+def test_the_model_that_a_run_was_started_with_is_named(few: Path, tmp_path: Path) -> None:
+    for name, init, other, said in (
+        ("tuned", MODELS / "tdt_demo" / "model.nemo", None, f"with --init {MODELS / 'tdt_demo' / 'model.nemo'}"),
+        ("new", None, MODELS / "tdt_demo" / "model.nemo", "without --init"),
     ):
-        train(recipe_file, tmp_path / "run", None, 3, "cpu", "fp32", False, False)
+        recipe = parse_recipe({"data": {"train": str(few)}}, few, is_tuning=init is not None)
+        known = None if init is None else read_checkpoint(init)
+        trainer_of(recipe, tmp_path / name, init=known).save()
+        with pytest.raises(UsageError, match=f"{name}: this run was started {said}: give the same, or use another"):
+            run(few, tmp_path / name, other)
+
+
+def test_a_rate_is_said_where_it_was_measured(
+    recipe_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An epoch of which a resumed run has nothing to say has no line."""
+    with_value(recipe_file, "run", "validate_epochs", 2)
+    with_value(recipe_file, "run", "save_minutes", 0)
+    ends, end = iter(range(4)), Trainer._end_epoch
+
+    def dies_in_the_third(trainer: Trainer) -> None:
+        if next(ends) == 2:
+            raise KeyboardInterrupt
+        end(trainer)
+
+    monkeypatch.setattr(Trainer, "_end_epoch", dies_in_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe_file, tmp_path / "run", None, 5, "cpu", "fp32", False, False)
+    monkeypatch.setattr(Trainer, "_end_epoch", end)
+    train(recipe_file, tmp_path / "run", None, 5, "cpu", "fp32", False, False)
+    lines = [line for line in capsys.readouterr().err.splitlines() if "epoch " in line[:20]]
+    assert [(line.split()[2], " WER " in line) for line in lines] == [
+        ("1:", False),
+        ("2:", True),
+        ("4:", True),
+        ("5:", True),
+    ]
 
 
 def test_recipe_error_before_torch(tmp_path: Path) -> None:
@@ -185,6 +277,12 @@ LONG = {"batch": {"seconds": 1000}, "run": {"epochs": 400}}
         (False, {"loss": {"ctc_weight": 0.3}}, "steps in all", "learns nothing"),
         (True, {}, "fastscribe: 0.4 M parameters, tdt, ", "trained"),
         (True, {"optimiser": {"freeze": ["encoder"]}}, "0.4 M parameters, 0.1 M of them trained, tdt, ", None),
+        (
+            True,
+            {"optimiser": {"freeze": ["encoder", "predictor"]}},
+            "0.4 M parameters, 25,350 of them trained, tdt, ",
+            None,
+        ),
         (True, {"optimiser": {"lora": {}}}, "0.5 M parameters, 0.2 M of them trained, tdt, ", None),
     ],
     ids=str,

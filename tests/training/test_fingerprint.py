@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.training.corpus import Example, Examples, ManifestPart
 from fastscribe.training.fingerprint import fingerprint, named_difference
 from fastscribe.training.model_recipe import ModelRecipe
-from fastscribe.training.recipe import DataRecipe, OptimiserRecipe, Recipe, RunRecipe
+from fastscribe.training.recipe import DataRecipe, LoraRecipe, OptimiserRecipe, Recipe, RunRecipe
 from tests.conftest import MODELS
 
 DATA = DataRecipe((ManifestPart("a.jsonl"),))
@@ -36,6 +37,7 @@ def differing(known: Checkpoint, **others: Any) -> list[str]:
         Recipe(DataRecipe((ManifestPart("elsewhere/a.jsonl"),), validation=(ManifestPart("b"),))),
         Recipe(replace(DATA, threads=1, cache_gb=0.5)),
         Recipe(DATA, run=RunRecipe(save_minutes=1)),
+        Recipe(DATA, run=RunRecipe(epochs=7, validate_epochs=3)),
     ],
 )
 def test_free_settings(checkpoint: Checkpoint, recipe: Recipe) -> None:
@@ -89,11 +91,13 @@ def test_changed_keys_are_named(checkpoint: Checkpoint) -> None:
     def of(part: str, **recipe: Any) -> str:
         return fingerprint(Recipe(DATA, **recipe), checkpoint, "digest", EXAMPLES)[part]
 
-    before = of("recipe", run=RunRecipe(epochs=3))
-    now = of("recipe", run=RunRecipe(epochs=4), optimiser=OptimiserRecipe(dropout=0.3))
-    assert named_difference("recipe", before, now) in (
-        "recipe (run.epochs was 3, is 4; optimiser.dropout was its default, is 0.3)",
-        "recipe (optimiser.dropout was its default, is 0.3; run.epochs was 3, is 4)",
+    before = of("recipe", optimiser=OptimiserRecipe(learning_rate=1e-4))  # as with --init
+    now = of("recipe", optimiser=OptimiserRecipe(dropout=0.3, lora=LoraRecipe(rank=8)))
+    assert named_difference("recipe", before, now, Recipe(DATA)) in (
+        f"recipe (optimiser.{'; optimiser.'.join(changes)})"
+        for changes in permutations(
+            ("learning_rate was 0.0001, is 0.001", "dropout was 0.1, is 0.3", "lora.rank was not given, is 8")
+        )
     )
     layers = checkpoint.config.encoder.num_layers
     other = replace(

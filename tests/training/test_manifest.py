@@ -69,6 +69,28 @@ def test_wrong_row(tmp_path, bad, problem) -> None:
         read(manifest(tmp_path, row(), "", bad))
 
 
+@pytest.mark.parametrize("name", ["file", "path", "audio_filepath"])
+def test_columns_have_the_names_of_the_table(tmp_path: Path, name: str) -> None:
+    """A row without a text and without a duration is refused for both."""
+    table = manifest(tmp_path, f"{name},sentence", "a.wav,one", name="train.csv")
+    said = rf"line 2: no text: .*; there are {name}, sentence; rename sentence to text; no duration \(0 is none\)"
+    with pytest.raises(UsageError, match=said):
+        read(table)
+    table = manifest(tmp_path, f"{name},duration,transcript", "a.wav,2,one", name="train.csv")
+    with pytest.raises(UsageError, match=f"there are {name}, duration, transcript; rename transcript to text$"):
+        read(table)
+
+
+@pytest.mark.parametrize(
+    ("durations", "is_asked"), [((2000, 29000), True), ((2000, 40000), False), ((31, 2000), False)]
+)
+def test_milliseconds_for_seconds(tmp_path: Path, durations: tuple[int, int], is_asked: bool) -> None:
+    rows = [row(duration=durations[0]), row(duration=durations[1], text=None)]
+    with pytest.raises(UsageError, match="nothing to train on: 0 examples") as refused:
+        read(manifest(tmp_path, *rows))
+    assert ("a duration is in seconds: are these milliseconds?" in str(refused.value)) == is_asked
+
+
 def test_all_wrong_rows_are_one_message(tmp_path) -> None:
     bad = ["{", row(text=["a"]), row(audio_filepath="gone.wav"), row(duration=None), "[1]", "{", "{"]
     first = r"line 2: not JSON.*; line 3: text is .*; line 4: no such .*/gone\.wav.*; line 6: not a JSON object"

@@ -47,6 +47,10 @@ def test_sections_and_paths(tmp_path: Path) -> None:
         ({}, "data.train: give the manifests"),
         ({"data": {"train": [3]}}, "data.train: not a manifest's path"),
         ({"data": {"train": "a"}, "modle": {}}, "modle: no such key; model?"),
+        (
+            {"name": "a", "model": {"train_ds": {}}, "trainer": {"max_epochs": 5}},
+            "a NeMo config, not a recipe: docs/switch",
+        ),
         ({"data": {"train": "a"}, "model": {"d_model": "x"}}, "model.d_model: 'x' is not a whole number"),
         ({"data": {"train": "a"}, "model": {"ctc": 1}}, "model.ctc: 1 is not true or false"),
         ({"data": {"train": "a"}, "batch": {"seconds": "most"}}, "batch.seconds: 'most' is not a number or 'auto'"),

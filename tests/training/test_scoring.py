@@ -23,6 +23,14 @@ ENGLISH, OTHER = Scoring(), Scoring("unicode")
 UNSPACED = Scoring("unicode", "cer", has_spaces=False)
 
 
+def test_how_a_scoring_is_called() -> None:
+    assert [str(one) for one in (ENGLISH, OTHER, Scoring("none"))] == [
+        "word error rate, Whisper's English normaliser",
+        "word error rate, the normaliser unicode",
+        "word error rate, no normaliser",
+    ]
+
+
 @pytest.mark.parametrize(
     ("language", "known", "text", "expected"),
     [

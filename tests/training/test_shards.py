@@ -23,6 +23,7 @@ from fastscribe.training.corpus import Corpus, Examples, ManifestPart
 from fastscribe.training.dataloader import AudioDataLoader
 from fastscribe.training.manifest import ExampleLimits, read_manifests
 from tests.conftest import DATA
+from tests.helpers.archives import packed
 
 LHOTSE = DATA / "lhotse"  # made by scripts/goldens/lhotse_cuts.py
 LIMITS = ExampleLimits()
@@ -44,12 +45,6 @@ def tone(number: int, seconds: float = 1.0) -> np.ndarray:
     return np.full(int(8000 * seconds), 100 * (number + 1), np.int16)
 
 
-def add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-    member = tarfile.TarInfo(name)
-    member.size = len(content)
-    archive.addfile(member, io.BytesIO(content))
-
-
 def recording(samples_S: np.ndarray) -> bytes:
     content = io.BytesIO()
     soundfile.write(content, samples_S, 8000, format="FLAC")
@@ -61,9 +56,9 @@ def tars(tmp_path: Path) -> Path:
     """Two tars of two recordings each, the second of 2 s, which has two rows, as NeMo writes them."""
     rows = []
     for shard in range(2):
-        with tarfile.open(tmp_path / f"audio_{shard}.tar", "w") as archive:
-            for number in (2 * shard, 2 * shard + 1):
-                add(archive, f"./{number}.flac", recording(tone(number, 1.0 + number % 2)))
+        numbers = (2 * shard, 2 * shard + 1)
+        members = {f"./{number}.flac": recording(tone(number, 1.0 + number % 2)) for number in numbers}
+        packed(members, tmp_path / f"audio_{shard}.tar")
         base = {"shard_id": shard, "duration": 1.0, "text": "one"}
         rows += [{**base, "audio_filepath": f"{2 * shard}.flac"}, {**base, "audio_filepath": f"{2 * shard + 1}.flac"}]
         rows.append({**base, "audio_filepath": f"{2 * shard + 1}-sub1.flac", "offset": 1.0, "text": "two"})
@@ -123,8 +118,7 @@ def bucketed(tmp_path: Path) -> Path:
     """Two buckets whose tars and manifests, and their rows, have the same names."""
     for bucket in (1, 2):
         (tmp_path / f"bucket{bucket}").mkdir()
-        with tarfile.open(tmp_path / f"bucket{bucket}/audio_0.tar", "w") as archive:
-            add(archive, "0.flac", recording(tone(bucket)))
+        packed({"0.flac": recording(tone(bucket))}, tmp_path / f"bucket{bucket}/audio_0.tar")
         row = {"audio_filepath": "0.flac", "duration": 1.0, "text": f"bucket {bucket}", "shard_id": 0}
         write(tmp_path / f"bucket{bucket}/manifest_0.json", [row])
     return tmp_path
@@ -164,8 +158,7 @@ def test_tar_where_none_is_read(tmp_path: Path) -> None:
 
 
 def test_empty_member(tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "audio_0.tar", "w") as archive:
-        add(archive, "empty.flac", b"")
+    packed({"empty.flac": b""}, tmp_path / "audio_0.tar")
     write(tmp_path / "m.json", [{"audio_filepath": "empty.flac", "duration": 1.0, "text": "one"}])
     with pytest.raises(UsageError, match=r"m\.json: line 1: 'empty\.flac' in .*audio_0\.tar is empty \(0 bytes\)"):
         read(tmp_path / "m.json", tar=str(tmp_path / "audio_0.tar"))
@@ -176,8 +169,7 @@ def test_empty_member(tmp_path: Path) -> None:
 
 
 def test_unusable_archives(tars: Path) -> None:
-    with tarfile.open(tars / "packed.tar", "w:gz") as archive:
-        add(archive, "0.flac", b"x")
+    packed({"0.flac": b"x"}, tars / "packed.tar", "w:gz")
     write(tars / "one.json", [{"audio_filepath": "0.flac", "duration": 1.0, "text": "one"}])
     whole = (tars / "audio_0.tar").read_bytes()
     (tars / "half.tar").write_bytes(whole[:600])
@@ -319,8 +311,7 @@ def test_wrong_shar_folders(tmp_path: Path) -> None:
     write(tmp_path / "cuts.000003.jsonl", [cut(id="gone", recording=IN_TAR)])
     with pytest.raises(UsageError, match=r"cuts\.000003\.jsonl: no recording\.\*\.tar beside it"):
         read(tmp_path)
-    with tarfile.open(tmp_path / "recording.000003.tar", "w") as archive:
-        add(archive, "other.flac", b"x")
+    packed({"other.flac": b"x"}, tmp_path / "recording.000003.tar")
     with pytest.raises(UsageError, match=r"line 1: no recording of cut 'gone' in the tar"):
         read(tmp_path)
 

@@ -298,6 +298,28 @@ def test_too_many_unreadable(manifest: Path, tmp_path: Path) -> None:
     assert not other.progress.step and not other.folder.best.exists()  # known before the first step
 
 
+def test_durations_that_end_before_their_recordings(manifest: Path, tmp_path: Path) -> None:
+    """They are counted, unless another row may have the rest."""
+    rows = [json.loads(line) for line in manifest.read_text(encoding="utf-8").splitlines()]
+    short = [{**row, "duration": 0.7 * row["duration"]} for row in rows]
+    rests = [{**row, "offset": row["duration"], "duration": 0.5} for row in short[:3]]  # left out: too fast
+    rests += [{**row, "offset": row["duration"], "duration": 0.5, "text": "a"} for row in short[3:7]]
+
+    def said_of(*given: dict[str, Any]) -> list[str]:
+        (path := tmp_path / "train.jsonl").write_text(
+            "".join(json.dumps(row) + "\n" for row in given), encoding="utf-8"
+        )
+        (tmp_path / "validation.jsonl").write_bytes(manifest.with_name("validation.jsonl").read_bytes())
+        said: list[str] = []
+        trainer_of(recipe_of(path), tmp_path / "run", say=said.append).check_recordings()
+        return said
+
+    goes_on = "that were read go on long after the duration stated, and no other row has the rest: the first is"
+    assert said_of(*short[:5], *rows[5:]) == [f"recordings: 5 of 8 {goes_on} {rows[0]['audio_filepath']}"]
+    assert said_of(*short, *rests) == [f"recordings: 1 of 12 {goes_on} {rows[7]['audio_filepath']}"]
+    assert said_of(*rows) == []
+
+
 def test_shortest_recording(manifest: Path, tmp_path: Path) -> None:
     """Also at the highest speed. BatchNorm refuses a single frame."""
     trainer = trainer_of(recipe_of(manifest, augment={"speeds": [1.5]}), tmp_path / "run")

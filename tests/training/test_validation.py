@@ -124,14 +124,21 @@ def test_weights_rounded_as_saved() -> None:
 
 
 @pytest.fixture
-def validations(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+def exact() -> list[list[int]]:
+    """The errors with case and punctuation that the next validations find; empty: the same."""
+    return []
+
+
+@pytest.fixture
+def validations(monkeypatch: pytest.MonkeyPatch, exact: list[list[int]]) -> list[list[int]]:
     """The errors that the next validations find."""
     found: list[list[int]] = []
 
     def validate(*given: object) -> ValidationResult:
-        counts = counts_of(found.pop(0))
+        errors = found.pop(0)
+        counts, exact_counts = counts_of(errors), counts_of(exact.pop(0) if exact else errors)
         rate = sum(errors for errors, _ in counts.values()) / 80
-        return ValidationResult({"wer": rate, "exact_wer": rate, "cer": rate}, {}, rate, counts)
+        return ValidationResult({"wer": rate, "exact_wer": rate, "cer": rate}, {}, rate, counts, exact_counts)
 
     monkeypatch.setattr(trainer_module, "validate", validate)
     return found
@@ -212,6 +219,27 @@ def test_best_that_is_worse_than_the_start_is_said(
     assert said()[-1].endswith(": no better, and best is that step: run.keep_start: true would keep the start")
 
 
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_clearly_better_case_is_said_where_the_start_stays(
+    manifest: Path,
+    tmp_path: Path,
+    validations: list[list[int]],
+    exact: list[list[int]],
+    said: Any,
+    is_resumed: bool,
+) -> None:
+    """The state has what was measured. Without a change, no points are counted."""
+    exact += [START, CLEAR]
+    validations += [START, START]
+    for _ in range(1 + is_resumed):
+        train(manifest, tmp_path / "run", str(DEMO), 1, "cpu", "fp32", False, False)
+    assert said()[-3:-1] == [
+        "the best step of training has 20.00 %, as --init has (80 words): no better",
+        "with case and punctuation training got clearly better, from 20.00 % of the words wrong to 5.00 %: "
+        "data.normalizer: none has these decide",
+    ]
+
+
 @pytest.mark.parametrize("errors", [UNCLEAR, CLEAR, WORSE], ids=["unclear", "clear", "worse"])
 def test_what_is_said(
     manifest: Path, tmp_path: Path, validations: list[list[int]], said: Any, errors: list[int]
@@ -251,7 +279,7 @@ def test_each_line_with_the_deciding_rate_names_the_sets(
     few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Any
 ) -> None:
     sets = {"news": {"wer": 0.5}, "noise": {"words_per_min": 3.0}}
-    result = ValidationResult({"wer": 0.5, "exact_wer": 0.5, "cer": 0.5}, sets, 0.5, counts_of(START))
+    result = ValidationResult({"wer": 0.5, "exact_wer": 0.5, "cer": 0.5}, sets, 0.5, counts_of(START), counts_of(START))
     monkeypatch.setattr(trainer_module, "validate", lambda *given: result)
     train(few, tmp_path / "run", str(DEMO), 1, "cpu", "fp32", False, False)
     named = [line for line in said() if "WER 50.00 %, news 50.00 %, noise 3.00 words/min" in line]
@@ -261,13 +289,17 @@ def test_each_line_with_the_deciding_rate_names_the_sets(
 def test_recordings_of_their_own_can_show_little_too(
     manifest: Path, tmp_path: Path, validations: list[list[int]], said: Any
 ) -> None:
-    """The plan, which decodes nothing, assumes an error rate."""
+    """The plan, which decodes nothing, assumes an error rate. One word is no words."""
     validations += [[9] * 8, [9] * 8]
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(f"data: {{train: {manifest}, validation: {manifest.with_name('validation.jsonl')}}}")
     train(recipe, tmp_path / "run", str(DEMO), 0, "cpu", "fp32", False, False)
     plan = "20 words to validate with: if --init has 10 % of them wrong, a gain of less than about 14.1 points will not"
     assert any(line.startswith(plan) for line in said())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fastscribe.training.validation.num_words", lambda counts: 1)
+        train(recipe, tmp_path / "run", str(DEMO), 0, "cpu", "fp32", False, False)
+    assert any(line.startswith("1 word to validate with: ") for line in said())
     train(recipe, tmp_path / "run", str(DEMO), 1, "cpu", "fp32", False, False)
     lines = said()
     after = lines[lines.index("before the first step: WER 90.00 %") + 1]

@@ -191,7 +191,7 @@ class WorkerPool:
                 self._begin_on(slot)
 
     def host_work(self, preparation: Preparation, stage: TextStage, rooms: Additions) -> HostWork:
-        if rooms.needs_whole_recordings or rooms.make_texts is not None:
+        if stage.options.needs_whole_recordings or rooms.make_texts is not None:
             return HostWork(local_texts(stage, rooms), wake=self._wake)
         made = MakeTextStage(stage, rooms.edits, self.style)
         stages: dict[messages.Kind, Any] = {

@@ -6,20 +6,16 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import product
 from pathlib import Path
 from time import perf_counter
 from typing import Any
-from uuid import uuid4
 
 from fastscribe._system.processors import usable_processors
 from fastscribe.bench import machine
 from fastscribe.bench.result import describe_error
-from scripts.gpu.goals import read_rows
 from scripts.gpu.part import ROOT, TEST_DATA, Part
 from scripts.measurement_log import MeasurementLog
 
@@ -37,9 +33,7 @@ _LOW_LEVEL = (
     "cuda/test_device.py",
     "decode/test_aed.py",
 )
-_SHARES = {"end_to_end": 6, "triton_kernels": 6, "cuda_kernels": 3}  # processes for the modules that take longest
 _TEST_S = 60  # a test's time limit; the first ones compile
-_MAX_RUNS = 4  # of a module whose process ends early
 
 
 def facts(part: Part) -> None:
@@ -72,85 +66,38 @@ def end_to_end(part: Part) -> None:
 
 def run_tests(part: Part, paths: Sequence[Path]) -> None:
     """Run modules in parallel processes, in this order; then the tests that need the whole device."""
-    at_once = max(2, min(12, usable_processors() - 4))
-    env = os.environ | {"OMP_NUM_THREADS": str(max(1, usable_processors() // at_once))}
-    env |= {"GPU_CHECK_ROWS": str(part.notes.path)}
-
-    def run(given: Sequence[Path], marks: str, share: str) -> None:
-        options = [
-            "-m",
-            marks,
-            "-v",
-            "-p",
-            "scripts.gpu.pytest_rows",
-            "-p",
-            "no:cacheprovider",
-            "-o",
-            f"timeout={_TEST_S}",
-        ]
-        # A warning of a newer package must not fail a test, nor a missing package the other modules.
-        options += ["-W", "default", "--continue-on-collection-errors"]
-        for _ in range(_MAX_RUNS):
-            if _pytest(part.notes, [*options, *map(str, given)], env | {"GPU_CHECK_SHARE": share}) == 0:
-                break
-
-    with ThreadPoolExecutor(at_once) as pool:
-        running = []
-        for path in paths:
-            count = _SHARES.get(path.stem.removeprefix("test_"), 1)
-            for number in range(count):
-                running.append(pool.submit(run, [path], "cuda and not whole_device", f"{number}/{count}"))
-    for future in running:
-        future.result()
-    alone = [path for path in paths if "whole_device" in path.read_text(encoding="utf-8")]
-    if alone:  # without a file, pytest would run everything
-        run(alone, "cuda and whole_device", "0/1")
+    processes = min(len(paths), max(2, min(12, usable_processors() - 4)))
+    _pytest(part.notes, paths, "cuda and not whole_device", processes)
+    _pytest(
+        part.notes,
+        [path for path in paths if "whole_device" in path.read_text(encoding="utf-8")],
+        "cuda and whole_device",
+        1,
+    )
 
 
-def _pytest(notes: MeasurementLog, arguments: Sequence[str], env: dict[str, str]) -> int:
-    """Run pytest, whose plugin writes the rows of the tests, and write a row for the process.
-
-    Returns the number of tests that another run can still take: those after the one that ended the process.
-    """
-    files = [Path(argument).name for argument in arguments if argument.endswith(".py")]
-    row: dict[str, Any] = {"what": "pytest", "files": files, "share": env["GPU_CHECK_SHARE"], "run": uuid4().hex[:12]}
+def _pytest(notes: MeasurementLog, paths: Sequence[Path], marks: str, processes: int) -> None:
+    """Run pytest, whose plugin writes the rows of the tests, and write a row for the run."""
+    if not paths:  # without a file, pytest would run everything
+        return
+    command = [sys.executable, "-m", "pytest", "-v", "-m", marks, "-n", str(processes), *map(str, paths)]
+    command += ["-p", "scripts.gpu.pytest_rows", "-p", "no:cacheprovider", "-o", f"timeout={_TEST_S}"]
+    # A warning of a newer package must not fail a test, nor a missing package the other modules.
+    command += ["-W", "default", "--continue-on-collection-errors"]
+    env = os.environ | {"OMP_NUM_THREADS": str(max(1, usable_processors() // processes))}
+    env |= {"GPU_CHECK_ROWS": str(notes.path)}
+    row: dict[str, Any] = {"what": "pytest", "marks": marks, "processes": processes}
     start = perf_counter()
-    with tempfile.TemporaryFile("w+", errors="replace") as said:
-        command = [sys.executable, "-m", "pytest", *arguments]
-        try:
-            done = subprocess.run(
-                command,
-                cwd=ROOT,
-                env=env | {"GPU_CHECK_RUN": row["run"]},
-                stdout=said,
-                stderr=subprocess.STDOUT,
-                timeout=max(0.0, notes.seconds_left),
-            )
-            row["exit_code"] = done.returncode
-        except subprocess.TimeoutExpired:
-            row["error"] = "stopped: out of time"
-        said.seek(0)
-        text = said.read()
-    print(text, flush=True)
-    during, num_left = _ended_during(notes.path, row["run"])
-    # Codes 0, 1 and 5: passed, failed tests, nothing to run. pytest-timeout also ends a process with 1.
-    if during is not None:
-        row["error"] = "; ".join([row.get("error", f"ended during {during}"), f"{num_left} tests never ran"])
-        row["during"] = during
-    elif row.get("exit_code", 0) not in (0, 1, 5):
-        row["error"] = f"pytest ended with {row['exit_code']}: {text[-300:]}"
+    try:
+        code = subprocess.run(
+            command, cwd=ROOT, env=env, stderr=subprocess.STDOUT, timeout=max(0.0, notes.seconds_left)
+        ).returncode
+        row["exit_code"] = code
+        if code not in (0, 1, 5):  # passed, failed tests, nothing to run
+            row["error"] = f"pytest ended with {code}"
+    except subprocess.TimeoutExpired:
+        row["error"] = "stopped: out of time"
     notes.write(row | {"wall_s": perf_counter() - start})
-    return 0 if notes.seconds_left <= 0 else num_left
-
-
-def _ended_during(rows: Path, run: str) -> tuple[str | None, int]:
-    """Return the test or step in which this run's process ended early, or None, and the number of tests not started."""
-    own = [row for row in read_rows(rows) if row.get("run") == run]
-    started = [row["test"] for row in own if row["what"] == "started"]
-    collected = sum(row["tests"] for row in own if row["what"] == "collected")
-    if not own or any(row["what"] == "finished" for row in own):
-        return None, 0
-    return (started[-1] if started else "collection"), collected - len(started)
 
 
 def sanitizer(part: Part) -> None:

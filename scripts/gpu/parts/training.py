@@ -52,7 +52,7 @@ def samplewise(part: Part) -> None:
 
 
 def _case(form: str, dtype: LossDtypeName, shape: LossShape) -> Case:
-    return Case(form, "fastscribe", "numba", dtype, shape)
+    return Case(form, "fastscribe", dtype, shape)
 
 
 def _warm_up(part: Part, some: list[Case]) -> None:

@@ -22,7 +22,6 @@ from fastscribe.pipeline.workers import helpers, messages
 from fastscribe.pipeline.workers.arena import Arena
 from fastscribe.pipeline.workers.helpers import HelperPool, Job
 from fastscribe.pipeline.workers.process import StderrRelay
-from tests.helpers.forked_workers import forked_workers
 from tests.helpers.helper_stage import Item, ItemStage
 
 PATIENCE_S = 60.0
@@ -32,12 +31,6 @@ STILL_LINE = (
 STAGES: dict[messages.Kind, Any] = dict.fromkeys(messages.KINDS, ItemStage())
 
 pytestmark = pytest.mark.posix
-
-
-@pytest.fixture(scope="module")
-def forked() -> Iterator[None]:
-    with forked_workers():
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -38,7 +38,6 @@ from fastscribe.readable.edits import TextEdits
 from fastscribe.results.interfaces import Ledger
 from tests.conftest import AUDIO, MODELS
 from tests.helpers import worker_faults
-from tests.helpers.forked_workers import forked_workers
 from tests.helpers.processes import command, still_running
 
 MODEL = MODELS / "tdt_demo" / "model.nemo"
@@ -47,15 +46,9 @@ CLIPS = [next(AUDIO.glob(f"{number:02d}_*.flac")) for number in (12, 9, 5, 6, 8)
 CLIP = CLIPS[0]
 PATIENCE_S = 120
 
-pytestmark = pytest.mark.posix
+pytestmark = [pytest.mark.posix, pytest.mark.usefixtures("forked")]
 
 Results = dict[int, Transcript | Failure]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _forked() -> Iterator[None]:
-    with forked_workers():
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -109,7 +109,7 @@ def test_the_command_prints_them() -> None:
 
 def test_reports_are_as_the_schema_says() -> None:
     stats = replace(STATS, totals=TOTALS, devices=[DeviceShare("cpu:0", "CPU", 1, 1, 2.5, 0.5, 1000)])
-    written: dict[str, Any] = {**stats.to_json(), "inputs": 1, "request": None}
+    written: dict[str, Any] = {**stats.to_json(), "inputs": 1, "inputs_digest": "1f", "request": None}
     check_schema("report", [STATS.to_json(), written, written | {"request": "1f"}])
     assert written["totals"]["audio_s"] == 2.5
     assert written.keys() == definition("run", "report").keys()

@@ -18,7 +18,7 @@ MB = 1_000_000
 
 
 MEASURED = [
-    measuring.Case(form, "fastscribe", "numba", dtype, replace(shape, item_bytes=measuring.DTYPES[dtype].itemsize))
+    measuring.Case(form, "fastscribe", dtype, replace(shape, item_bytes=measuring.DTYPES[dtype].itemsize))
     for form, shape in (
         ("logits", LossShape(3, 120, 60, 64, 300)),
         ("joint", LossShape(3, 100, 50, 320, 300)),

@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 
 def test_ways_pad_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
     corpus = Corpus.of(3000)
-    found = Comparison(None, CPU, corpus, num_buckets=6, num_steps=2)
+    found = Comparison(None, CPU, corpus, num_buckets=6, num_steps=2, most_rows=1024)
     monkeypatch.setattr(
         Comparison, "search", lambda self, buckets: tuple(int(300 / bucket.max_duration_s) for bucket in buckets)
     )
@@ -42,7 +42,7 @@ def test_batch_sizes_are_searched_with_the_model(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(training_batches.batch_search, "fits", fits)
     corpus = Corpus.of(12)
-    comparison = Comparison(SimpleNamespace(network="network", config="config"), CPU, corpus, 2, 1)
+    comparison = Comparison(SimpleNamespace(network="network", config="config"), CPU, corpus, 2, 1, 1024)
     plan = comparison.plan(WAYS[0])
     assert plan.sizes == (9,) and [len(batch) for batch in plan.batches] == [6, 6]  # a tenth less than fits
     assert set(tried) == {("network", float(corpus.durations_s.max()))}
