@@ -120,7 +120,7 @@ class Aligner(Transcriber):
             not heard are `missing`, and `gaps` is the speech that is not in the text. Times are in seconds.
 
         Raises:
-            UsageError: The text is missing, or is one file for several recordings.
+            UsageError: The text is missing, or is one file for several recordings, or no recording has one in the folder.
             DeviceFailed: The GPU is lost.
         """
         try:
@@ -130,6 +130,7 @@ class Aligner(Transcriber):
         self.texts.check()
         with closing(self.transcribe(inputs, ordered=ordered, progress=progress)) as results:
             yield from results
+        self.texts.check_found()
 
     def with_texts(self, texts: Texts) -> Aligner:
         """Set where the texts of the next run are, and return this aligner."""

@@ -212,4 +212,5 @@ class AlignHook(RunHook):
     def lines(self) -> Sequence[str]:
         """How files were read, which words were not heard, where none were looked for, which characters are not written."""
         assert self._aligner is not None
+        self._texts.check_found()
         return [*self._texts.lines, *self._aligner.text_aligner.counts.lines]

@@ -49,6 +49,7 @@ class Texts:
         passed_over: The files so far that lie beside the text of a recording.
         edited: The files so far that count before others, because they were edited since the run whose folder this is.
         without: The recordings so far that have no text in the folder.
+        num_found: How many have one.
     """
 
     path: Path | None = None
@@ -56,6 +57,7 @@ class Texts:
     passed_over: list[Path] = field(default_factory=list)
     edited: list[Path] = field(default_factory=list)
     without: list[str] = field(default_factory=list)
+    num_found: int = 0
 
     def check(self, has_several: bool = False, output: Path | None = None) -> None:
         """Check the path before a run.
@@ -99,7 +101,14 @@ class Texts:
             return to_failure(source, "input", error)
         if row is None:
             self.without.append(source.path)
-        return None if row is None else replace(source, row=row)
+            return None
+        self.num_found += 1
+        return replace(source, row=row)
+
+    def check_found(self) -> None:
+        """Raise UsageError if no recording of a run has a text in the folder."""
+        if self.without and not self.num_found:
+            raise UsageError(self._without_line)
 
     @property
     def lines(self) -> list[str]:
@@ -118,13 +127,15 @@ class Texts:
             found.append(
                 f"{first_of([*map(str, self.edited)], _MAX_NAMED)}: edited since the run, so {counts} before other texts"
             )
-        if self.without:
-            has = "has" if len(self.without) == 1 else "have"
-            found.append(
-                f"{count_of(len(self.without), 'recording')} left out that {has} no text ({', '.join(_EXTENSIONS)}) in "
-                f"{self.path}, or an empty one: {first_of(self.without, _MAX_NAMED)}"
-            )
-        return found
+        return [*found, self._without_line] if self.without else found
+
+    @property
+    def _without_line(self) -> str:
+        number, has = count_of(len(self.without), "recording"), "has" if len(self.without) == 1 else "have"
+        names = first_of(self.without, _MAX_NAMED)
+        return (
+            f"{number} left out that {has} no text ({', '.join(_EXTENSIONS)}) in {self.path}, or an empty one: {names}"
+        )
 
     def _row(self, source: Source) -> dict[str, Any] | None:
         row = dict(source.row or {})

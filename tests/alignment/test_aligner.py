@@ -151,22 +151,17 @@ def test_speakers_come_back_from_what_a_run_writes(aligner: Aligner, tmp_path: P
         assert render(found, other) == render(written, other), other
 
 
-def test_paragraphs_of_a_text_stay(aligner: Aligner, tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", [("", ""), ("Anna: ", "Berta: ")])
+def test_paragraphs_of_a_text_stay(aligner: Aligner, tmp_path: Path, names: tuple[str, str]) -> None:
+    """A sound before the first name is of none of the speakers."""
     words = TEXTS[FILES[0].name].split()
-    text = f"(Jingle)\n\n{' '.join(words[:2])}\n{' '.join(words[2:4])}\n\n\n{' '.join(words[4:])}\n"
-    found = aligned(aligner, tmp_path, {FILES[0].name: text})[FILES[0].name]
-    assert render(found, "txt") == f"(Jingle)\n\n{' '.join(words[:4])}\n\n{' '.join(words[4:])}\n"
+    text = f"(Jingle)\n\n{names[0]}{' '.join(words[:4])}\n\n{names[1]}{' '.join(words[4:])}\n"
+    given = text if names[0] else text.replace(f" {words[1]}", f"\n{words[1]}")
+    found = aligned(aligner, tmp_path, {FILES[0].name: given})[FILES[0].name]
     stored = to_result(to_object(found))
-    assert isinstance(stored, Transcript) and render(stored, "txt") == render(found, "txt")
-    assert render(found, "md").count("\n\n[00:0") == 3 and not any(word.missing for word in found.words)
-
-
-def test_sounds_before_the_first_name_are_of_nobody(aligner: Aligner, tmp_path: Path) -> None:
-    words = TEXTS[FILES[0].name].split()
-    text = f"(Jingle)\n\nAnna: {' '.join(words[:4])}\n\nBerta: {' '.join(words[4:])}\n"
-    found = aligned(aligner, tmp_path, {FILES[0].name: text})[FILES[0].name]
-    assert found.speakers == ("Anna", "Berta") and render(found, "txt") == text
-    assert "\n(Jingle)\n" in render(found, "srt") and "] (Jingle)\n" in render(found, "md")
+    assert isinstance(stored, Transcript) and render(stored, "txt") == render(found, "txt") == text
+    assert "\n(Jingle)\n" in render(found, "srt") and "[00:00] (Jingle)\n\n[00:0" in render(found, "md")
+    assert found.speakers == (("Anna", "Berta") if names[0] else ()) and not any(word.missing for word in found.words)
 
 
 def test_a_word_that_is_not_written_follows_those_around_it(aligner: Aligner, tmp_path: Path) -> None:

@@ -76,7 +76,6 @@ def test_folder_of_texts_resumes(tmp_path: Path) -> None:
     command = (audio, "--text", texts, "-o", out, "-f", "srt,json")
     first = align(*command)
     assert first.returncode == 0
-    assert "1 recording left out that has no text (.txt, .md, .srt, .vtt, .ass, .ssa) in" in first.stderr
     assert f"in {texts}, or an empty one: {audio / FILES[2].name}\n" in first.stderr
     assert len(rows((out / "transcripts.jsonl").read_text("utf-8"))) == 2
     assert {path.name for path in out.glob("*.srt")} == {f"{file.stem}.srt" for file in FILES[:2]}
@@ -99,9 +98,8 @@ def test_a_folder_without_a_text_is_an_error(tmp_path: Path) -> None:
         (tmp_path / name).write_text(content, encoding="utf-8")
     for name in "abcde":
         shutil.copy(FILES[0], tmp_path / f"{name}.flac")
-    done = align(tmp_path, "--text", tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "5 recordings left out that have no text" in done.stderr and "no input at all: nothing" in done.stderr
+    error = refused("align", tmp_path, "--text", tmp_path, "--quiet", "--model", MODEL)
+    assert "5 recordings left out that have no text (.txt, .md, .srt, .vtt, .ass, .ssa) in" in error
 
 
 def test_the_edited_one_of_a_runs_texts_counts(tmp_path: Path) -> None:
