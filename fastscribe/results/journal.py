@@ -40,7 +40,7 @@ _NUM_INT64 = 1 << 63
 _ABSENT = object()
 _LEFT_OUT = {"--beam": 1, "--pnc": True}  # values that a fingerprint does not mention
 _CHANGES_OF_TEXT = {"--itn", "--remove-fillers"}  # with which a fingerprint has the language
-_NO_OPTIONS = ("--align", "--speaker-map", "--pnc")  # names in a fingerprint that a command does not take so
+_NO_OPTIONS = ("--speaker-map", "--pnc")  # names in a fingerprint that a command does not take so
 _PHRASES, _MODEL = "a list of phrases", "a model"  # of which a fingerprint has digests
 ENTRY = np.dtype(
     [

@@ -17,7 +17,12 @@ from fastscribe.alignment.texts import (
     without_sounds,
 )
 
-TIMES = ("00:00:01,000 --> 00:00:02,500", "00:00:03,000 --> 00:00:04,000", "00:00:05,000 --> 00:00:06,000")
+TIMES = (
+    "00:00:01,000 --> 00:00:02,500",
+    "00:00:03,000 --> 00:00:04,000",
+    "00:00:05,000 --> 00:00:06,000",
+    "00:00:07,000 --> 00:00:08,000",
+)
 ASS = """[Script Info]
 ScriptType: v4.00+
 
@@ -90,7 +95,11 @@ def test_names_before_lines() -> None:
 @pytest.mark.parametrize(
     ("cues", "words", "speakers"),
     [
-        (["Anna: one\ntwo", "three", "Bob: four"], ["one two", "three", "four"], ["Anna", "Anna", "Bob"]),
+        (
+            ["Anna: one\ntwo", "three", "Bob: four", "five"],
+            ["one two", "three", "four", "five"],
+            [*["Anna"] * 2, *["Bob"] * 2],
+        ),
         (["[wind]", "- Anna: one", "- [sighs] Anna: two"], ["", "one", "two"], ["", "Anna", "Anna"]),
         (["agent: one", "agent: two", "client: three"], ["one", "two", "three"], ["agent", "agent", "client"]),
         (["Anna: one\nBob: two", "Anna: three"], ["one two", "three"], []),

@@ -70,10 +70,8 @@ def paragraphs(transcript: Transcript) -> list[Paragraph]:
     is_short = round(transcript.audio.duration_s, 3) <= _SHORT_S
     rest = iter(transcript.words)
     lines = [one.line or 0 for one in transcript.segments]
-    given = [
-        0,
-        *accumulate(after - before > 1 for before, after in pairwise(lines)),
-    ]  # numbers; 0 alone without blank lines
+    # Numbers of given paragraphs, with blank lines between them: 0 alone without any.
+    given = [0, *accumulate(after - before > 1 for before, after in pairwise(lines))]
     found = []
     for speaker, text in _turns(transcript, given):
         words = list(_words_of(text, rest))

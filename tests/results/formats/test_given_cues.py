@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pysubs2 import SSAFile
 
 from fastscribe.config import SpeakerNames, SubtitleStyle
 from fastscribe.results.formats.given_cues import cues_of_row
@@ -90,6 +91,8 @@ def test_ass() -> None:
         "Dialogue: 0,0:00:09.00,0:00:09.00,Fancy,,0,0,0,,{\\p1}m 0 0",
     ]
     assert render(found, "srt") == "1\n00:00:01,000 --> 00:00:03,500\n<i>one</i>,\ntwo\n\n"  # a drawing has no text
+    by_eve = replace(found, segments=tuple(replace(one, speaker="Eve") for one in found.segments))
+    assert [event.name for event in SSAFile.from_string(render(by_eve, "ass"))] == ["Eve", ""]
 
 
 def test_a_row_whose_ass_has_a_layer_that_is_none() -> None:
