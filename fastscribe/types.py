@@ -83,10 +83,15 @@ UtteranceKey: TypeAlias = tuple[int, int | None, int, Purpose]  # recording's in
 
 
 class Phrase(NamedTuple):
-    """A phrase to boost (context/phrases.py)."""
+    """A phrase to boost.
+
+    Attributes:
+        text: The phrase.
+        weight: Factor of the usual boost, above 0.
+    """
 
     text: str
-    weight: float = 1.0  # factor of the usual boost, above 0
+    weight: float = 1.0
 
 
 class _Keyed:
@@ -397,6 +402,11 @@ class Gap(NamedTuple):
     """Detected speech that has no words, or far fewer than the recording's own pace would give.
 
     After forced alignment, speech that is not in the text.
+
+    Attributes:
+        start_s: Its begin on the recording's clock, in seconds.
+        end_s: Its end.
+        speaker: With Options.speakers, who speaks; None: not known.
     """
 
     start_s: float

@@ -22,8 +22,9 @@ from unicodedata import normalize
 import numpy as np
 
 from fastscribe._system.file_kinds import safe_open
-from fastscribe.config import FILE_FORMATS
+from fastscribe.config import CHANGES_OF_TEXT, FILE_FORMATS
 from fastscribe.errors import UsageError
+from fastscribe.results.fingerprint import option_name
 from fastscribe.types import BoolArray, RecordArray, UInt64Array
 
 VERSION = 3
@@ -39,7 +40,7 @@ _MAX_FORMER = 4  # contents of a file that are remembered
 _NUM_INT64 = 1 << 63
 _ABSENT = object()
 _LEFT_OUT = {"--beam": 1, "--pnc": True}  # values that a fingerprint does not mention
-_CHANGES_OF_TEXT = {"--itn", "--remove-fillers"}  # with which a fingerprint has the language
+_CHANGES_OF_TEXT = set(map(option_name, CHANGES_OF_TEXT))  # with which a fingerprint has the language
 _NO_OPTIONS = ("--speaker-map", "--pnc")  # names in a fingerprint that a command does not take so
 _PHRASES, _MODEL = "a list of phrases", "a model"  # of which a fingerprint has digests
 ENTRY = np.dtype(
