@@ -199,13 +199,14 @@ def expected_sources(
     sources: Iterable[Source | Failure],
     ledger: Ledger | None,
     options: Options,
-    attach: Callable[[Source | Failure], Source | Failure] | None = None,
+    attach: Callable[[Source | Failure], Source | Failure | None] | None = None,
 ) -> Generator[Source | Failure, None, None]:
     """Number the sources by position, set the channel and the track that they do not name, and yield those of this run."""
     for index, source in enumerate(sources):
-        numbered: Source | Failure = replace(source, index=index)
-        if attach is not None:
-            numbered = attach(numbered)
+        given: Source | Failure = replace(source, index=index)
+        numbered = given if attach is None else attach(given)
+        if numbered is None:
+            continue
         if isinstance(numbered, Source):
             track = options.track if numbered.track is None else numbered.track
             channel = options.channel if numbered.channel is None else numbered.channel
