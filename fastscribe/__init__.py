@@ -12,15 +12,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fastscribe.config import Options, OutputStyle, SpeakerNames
-from fastscribe.errors import AudioError, CheckpointError, FastscribeError, UsageError
-from fastscribe.types import Alternative, Failure, Segment, Token, Transcript, Turn, Word
+from fastscribe.config import Options, OutputStyle, SpeakerNames, SubtitleStyle
+from fastscribe.errors import AudioError, CheckpointError, DeviceFailed, FastscribeError, UsageError
+from fastscribe.types import (
+    Alternative,
+    AudioInfo,
+    Failure,
+    Gap,
+    Phrase,
+    RenderedTranscript,
+    Segment,
+    Token,
+    Transcript,
+    Turn,
+    Voice,
+    Word,
+)
 from fastscribe.version import __version__
 
 if TYPE_CHECKING:
     from fastscribe.alignment.aligner import Aligner
     from fastscribe.audio.given import Audio
     from fastscribe.results.formats.writers import render
+    from fastscribe.results.interfaces import Ledger
     from fastscribe.single import transcribe
     from fastscribe.transcriber import Transcriber
 
@@ -29,18 +43,26 @@ __all__ = [
     "Alternative",
     "Audio",
     "AudioError",
+    "AudioInfo",
     "CheckpointError",
+    "DeviceFailed",
     "Failure",
     "FastscribeError",
+    "Gap",
+    "Ledger",
     "Options",
     "OutputStyle",
+    "Phrase",
+    "RenderedTranscript",
     "Segment",
     "SpeakerNames",
+    "SubtitleStyle",
     "Token",
     "Transcriber",
     "Transcript",
     "Turn",
     "UsageError",
+    "Voice",
     "Word",
     "__version__",
     "render",
@@ -72,6 +94,10 @@ def __getattr__(name: str) -> Any:
         from fastscribe.audio.given import Audio
 
         return Audio
+    if name == "Ledger":
+        from fastscribe.results.interfaces import Ledger
+
+        return Ledger
     if name == "render":
         from fastscribe.results.formats.writers import render
 

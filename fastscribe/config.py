@@ -68,6 +68,7 @@ MAX_THREADS = 1024
 # Without max_symbols nothing else ends a frame at which some label is always likelier than blank.
 LABELS_PER_FRAME_GUARD = 1000
 MAX_PIECES = 1 << 16  # of a vocabulary; NeMo's have up to 16,384, and logits take memory for each piece
+CHANGES_OF_TEXT = ("remove_fillers", "itn")  # options that change the text after decoding
 MAX_STRIDE = 64  # mel frames of an encoder's frame
 
 
@@ -390,7 +391,8 @@ class Options:
     )
     voices: str | None = None  # path of a voice model (TitaNet, ECAPA-TDNN), which makes a voice print of each speaker
     track: int | None = None  # audio track of files that have several, from 0; None: the first
-    window: int = 20_000  # maximum number of inputs that are probed and sorted together
+    # Maximum number of inputs that are probed and sorted together. Fewer wait up to 1 s for a slow source; 1 never waits.
+    window: int = 20_000
     # Threads that read audio, or helper processes; None: by the number of processors; 0: likewise, but no helper processes.
     threads: int | None = None
     attention: str | None = None  # text for parse_attention; None: the checkpoint's own
@@ -453,8 +455,7 @@ class Options:
             if not isinstance(getattr(self, name), str | None):
                 raise OptionError(name, getattr(self, name), "not a str")
         for name in ("timestamps", "remove_fillers", "itn"):
-            if type(getattr(self, name)) is not bool:
-                raise OptionError(name, getattr(self, name), "not True or False")
+            _check_bool(name, getattr(self, name))
         if self.pnc is not None and type(self.pnc) is not bool:
             raise OptionError("pnc", self.pnc, "not True, False or None")
         for name, unit in (("max_utterance_s", " of seconds"), ("lm_weight", "")):
@@ -483,7 +484,7 @@ class Options:
     @property
     def changes_text(self) -> bool:
         """True if the text is changed after decoding, for which its language must be known."""
-        return self.remove_fillers or self.itn
+        return any(getattr(self, name) for name in CHANGES_OF_TEXT)
 
 
 def streaming_text(pairs: Iterable[tuple[str, object]]) -> str:
@@ -500,6 +501,17 @@ def _path(name: str, value: Any) -> str | None:
     if path == "" and (name not in rooms.WORDS or not isinstance(value, str)):
         raise OptionError(name, value, "an empty path")
     return path if path is None or isinstance(value, str) else os.path.abspath(path)
+
+
+def check_kind(name: str, value: object, kind: type) -> None:
+    """Raise OptionError for a value that is not of this public class."""
+    if not isinstance(value, kind):
+        raise OptionError(name, value, f"not a fastscribe.{kind.__name__}")
+
+
+def _check_bool(name: str, value: object) -> None:
+    if type(value) is not bool:
+        raise OptionError(name, value, "not True or False")
 
 
 def _check_real(name: str, value: object, unit: str = "") -> None:
@@ -607,8 +619,10 @@ class SubtitleStyle:
             _check_real(name, getattr(self, name), " of seconds")
         if self.max_chars_per_second is not None:
             _check_real("max_chars_per_second", self.max_chars_per_second)
-        _check_number("max_line_width", self.max_line_width, MIN_LINE_WIDTH, None)
-        _check_number("max_lines", self.max_lines, 1, None)
+        for name, least in (("max_line_width", MIN_LINE_WIDTH), ("max_lines", 1)):
+            _check_real(name, getattr(self, name))
+            _check_number(name, getattr(self, name), least, None)
+        _check_bool("highlight_words", self.highlight_words)
         if not 0.001 <= self.max_cue_s <= 3600:
             raise OptionError("max_cue_s", self.max_cue_s, "not a number of seconds from 0.001 to 3600")
         if not 0 <= self.min_cue_s <= self.max_cue_s:
@@ -667,6 +681,10 @@ class OutputStyle:
         if not set(formats) <= set(OUTPUT_FORMATS):
             raise OptionError("formats", formats, f"not a tuple of formats: {', '.join(OUTPUT_FORMATS)}")
         object.__setattr__(self, "formats", formats)
+        _check_bool("tokens", self.tokens)
+        check_kind("subtitles", self.subtitles, SubtitleStyle)
+        if self.speaker_names is not None:
+            check_kind("speaker_names", self.speaker_names, SpeakerNames)
 
 
 def check_load(model: Any, device: Any, dtype: Any, options: Any, devices: Any = "all") -> str | Path:
@@ -689,8 +707,7 @@ def check_load(model: Any, device: Any, dtype: Any, options: Any, devices: Any =
     for name, value, example in given:
         if not isinstance(value, str):
             raise OptionError(name, value, f"not a str such as {example}")
-    if not isinstance(options, Options):
-        raise OptionError("options", options, "not a fastscribe.Options")
+    check_kind("options", options, Options)
     try:
         return model if isinstance(model, str) else Path(os.fsdecode(model))
     except TypeError:

@@ -113,6 +113,7 @@ class SideModel(NamedTuple):
     """A kind of models that a room runs beside the run's own."""
 
     what: str  # a description, for the error if one is given as the run's own model
+    example: str  # the name of one on the hub
     part: str  # of NeMo's config, which they alone have, or whose class has a name that ends in `part_class`
     part_class: str = ""
     model_type: str | None = None  # in the config of a Hugging Face folder; None: they have no such folder
@@ -125,12 +126,15 @@ class SideModel(NamedTuple):
         return str(part.get("_target_", "") if isinstance(part, dict) else "").endswith(self.part_class)
 
 
-_SORTFORMER = "a speaker model (Sortformer): it tells who speaks when"
-_VOICE = "a voice model (TitaNet, ECAPA-TDNN): it tells whose voice it is"
+_SORTFORMER = "a speaker model (Sortformer): it tells who speaks when", "nvidia/diar_streaming_sortformer_4spk-v2.1"
+_VOICE = (
+    "a voice model (TitaNet, ECAPA-TDNN): it tells whose voice it is",
+    "nvidia/speakerverification_en_titanet_large",
+)
 # By the field of Options that names one, which is a "side model" of the room's paths.
 SIDE_MODELS = {
-    "speakers": SideModel(_SORTFORMER, "sortformer_modules", model_type="nemotron3_diarization"),
-    "voices": SideModel(_VOICE, "decoder", part_class=".SpeakerDecoder"),
+    "speakers": SideModel(*_SORTFORMER, "sortformer_modules", model_type="nemotron3_diarization"),
+    "voices": SideModel(*_VOICE, "decoder", part_class=".SpeakerDecoder"),
 }
 
 

@@ -17,7 +17,7 @@ from fastscribe._system.standard_streams import log_to_stderr
 from fastscribe.audio.given import is_one
 from fastscribe.checkpoint.location import locate
 from fastscribe.checkpoint.reader import Checkpoint, read_for_run
-from fastscribe.config import ModelConfig, Options, OutputStyle, check_load
+from fastscribe.config import ModelConfig, Options, OutputStyle, check_kind, check_load
 from fastscribe.errors import DeviceFailed, UsageError
 from fastscribe.fast_paths import RefusedPaths
 from fastscribe.pipeline.batching import Budget
@@ -46,8 +46,8 @@ _FORKED = (
 class Transcriber:
     """A loaded model and the options of its runs.
 
-    load() makes one. Call transcribe() any number of times, one run at a time. close() ends the processes of several devices;
-    with one device it need not be called.
+    load() makes one. Call transcribe() any number of times, one run at a time. close() ends the processes of several devices,
+    and later runs raise a UsageError; with one device it need not be called.
 
     Attributes:
         options: The options of every run; read only.
@@ -114,7 +114,8 @@ class Transcriber:
             dtype: "auto", "fastest", "fp32", "bf16", "int8" (CPU) or "fp8" (GPU).
             options: Options of every run.
             say: Called with one line for each step of a download, for each fast path that is unavailable on this machine,
-                and for a .nemo file that is used instead of the folder around it.
+                and for a .nemo file that is used instead of the folder around it. Runs call it too, for a
+                fast path that they give up and for a process that died ("the process of cpu:0 was killed by SIGKILL; ..").
             devices: Instead of `device`: "all" (every GPU), GPUs by number ("0,2"), or "cpu:N" (N processes with their share
                 of the processors). Each device gets a process with a model of its own, also if it is the only one; close()
                 ends them.
@@ -267,7 +268,7 @@ class Transcriber:
         return self._engine.recognizer
 
     def close(self) -> None:
-        """End the processes of several devices. The transcriber cannot be used any more."""
+        """End the processes of several devices. The transcriber cannot be used any more: a run raises a UsageError."""
         self._executor.close()
 
     def __enter__(self) -> Transcriber:
@@ -308,8 +309,8 @@ class Transcriber:
 
         Raises:
             DeviceFailed: The GPU is lost.
-            UsageError: Another run of this Transcriber is not finished, or a graph mode that was asked for by name is
-                unavailable.
+            UsageError: Another run of this Transcriber is not finished, it is closed, or a graph mode that was asked for by
+                name is unavailable.
             Exception: What an iterator of inputs raises, after the results of the inputs before it.
         """
         results = self.results(inputs)
@@ -347,16 +348,18 @@ class Transcriber:
             inputs: As for transcribe().
             style: Each Transcript comes as a RenderedTranscript, whose `contents` are its row and its files in this style;
                 where there are helper processes, they make them. None: with its words.
-            ledger: Decides which inputs belong to this run and are not done; the others are not opened and have no result. An
-                output has one (results.output.open_journaled). None: transcribe all.
+            ledger: Decides which inputs belong to this run and are not done; the others are not opened and have no result.
+                None: transcribe all.
 
         Yields:
             A Transcript or a Failure, in the order of completion.
 
         Raises:
             DeviceFailed: The GPU is lost.
-            UsageError: As for transcribe().
+            UsageError: As for transcribe(), and for a style that is no OutputStyle.
         """
+        if style is not None:
+            check_kind("style", style, OutputStyle)
         if self._is_running:
             raise UsageError("another run of this Transcriber is not finished: read all its results, or close() it")
         _check_fork(self._process)

@@ -10,6 +10,7 @@ samples at the file's own rate, so that they do not drift.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, Protocol, TypeAlias
@@ -83,10 +84,15 @@ UtteranceKey: TypeAlias = tuple[int, int | None, int, Purpose]  # recording's in
 
 
 class Phrase(NamedTuple):
-    """A phrase to boost (context/phrases.py)."""
+    """A phrase to boost.
+
+    Attributes:
+        text: The phrase.
+        weight: Factor of the usual boost, above 0.
+    """
 
     text: str
-    weight: float = 1.0  # factor of the usual boost, above 0
+    weight: float = 1.0
 
 
 class _Keyed:
@@ -119,6 +125,13 @@ class Source(_Keyed):
     language: str | None = None
 
 
+class MixNotes(NamedTuple):
+    """What reading adds of a mix of channels (audio/mixing.py), in samples of the file."""
+
+    opposite: list[tuple[int, int]]  # spans in which one channel replaces another that would cancel it
+    alone: Counter[int]  # by channel: in which it alone has sound
+
+
 @dataclass(frozen=True)
 class AudioInfo(_Keyed):
     """One recording (or the part that a manifest row names), as its header describes it.
@@ -146,6 +159,8 @@ class AudioInfo(_Keyed):
     missing_channel: Channel | None = None  # that was asked for
     # Spans in seconds in which channels would cancel each other, so that one replaced the other; known once they are read.
     opposite_phase: tuple[tuple[float, float], ...] = field(default=(), compare=False)
+    # Time in seconds in which a channel alone has sound, by channel; known once they are read and mixed.
+    alone_s: tuple[float, ...] = field(default=(), compare=False)
     unread: Source | None = None  # set: the values come from the manifest, and the loader has yet to open the file
     given_key: Any = field(default=None, compare=False)  # as Source's
     listed: str = field(default="", compare=False)  # as Source's
@@ -397,6 +412,11 @@ class Gap(NamedTuple):
     """Detected speech that has no words, or far fewer than the recording's own pace would give.
 
     After forced alignment, speech that is not in the text.
+
+    Attributes:
+        start_s: Its begin on the recording's clock, in seconds.
+        end_s: Its end.
+        speaker: With Options.speakers, who speaks; None: not known.
     """
 
     start_s: float

@@ -1,8 +1,9 @@
 """The size and the order of the package, as numbers with limits: python -m scripts.house.
 
-Prints what each number is and what it may be at most (LIMITS). tests/test_house.py fails above a limit. Limits are round, with
-room for a small addition. It also fails where a number has fallen far below, so that a limit follows what has been won.
-Imports that point up are listed behind the numbers.
+Prints what each number is and what it may be at most (LIMITS), and the imports that point up. tests/test_house.py fails above a
+limit, and where a number has fallen far below, so that a limit follows what has been won. Its message has a limit that passes.
+Limits of lines were set with 2 % of room for additions. Those of options and the like have none on purpose: each one more is a
+decision.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import ast
 import gc
+import math
 import os
 import subprocess
 import sys
@@ -70,12 +72,9 @@ DOORS = {
     "results.fingerprint": ("context",),
     "transcriber": ("readable", "speakers"),
 }
-_SHORTER = (
-    "Delete as much elsewhere; if users need the addition more than that, raise the limit to the next round number"
-)
-_LATER = (
-    "Import the module where its option is looked at; if every run needs it, raise the limit to the next round number"
-)
+ROOM = 1.04  # a limit is set with 2 % of room; with more than twice that left, it is out of date
+_SHORTER = "Delete as much elsewhere; if users need the addition more than that, raise the limit"
+_LATER = "Import the module where its option is looked at; if every run needs it, raise the limit"
 _DOWN = "Import from the same tier or an earlier one, or move what both need down"
 
 
@@ -83,7 +82,7 @@ class Limit(NamedTuple):
     """How large a number may be.
 
     Attributes:
-        at_most: The number; a round one with 2 % of room for what is added, where the number grows by lines.
+        at_most: The number; where it grows by lines, as limit_for() has it.
         advice: What to do about a number above it.
     """
 
@@ -93,11 +92,11 @@ class Limit(NamedTuple):
 
 LIMITS = {
     "modules that a plain run loads": Limit(120, _LATER),
-    "their lines": Limit(20_800, _LATER),
+    "their lines": Limit(21_300, _LATER),
     "lines of the package": Limit(75_500, _SHORTER),
-    "lines of the tests": Limit(64_500, _SHORTER),
+    "lines of the tests": Limit(65_500, _SHORTER),
     "lines of the scripts": Limit(11_500, _SHORTER),
-    "options of all commands": Limit(140, "Choose what most people want, without an option; a fork's raise the limit"),
+    "options of all commands": Limit(140, "Choose what most people want, without an option; a fork raises the limit"),
     "imports that point up, by module": Limit(0, _DOWN),
     "folders that import up": Limit(0, _DOWN),
     "folders whose code mentions speakers": Limit(8, "Keep what is about speakers in fastscribe/speakers"),
@@ -293,12 +292,19 @@ def num_options() -> int:
     )
 
 
-def above(name: str, value: int) -> str | None:
-    """Return a line for a contributor whose change brings a number above its limit; None if it keeps within."""
+def limit_for(value: int) -> int:
+    """Return a limit that suits a number: a round one with 2 % of room, or the number itself if it is small."""
+    step = 10 ** max(0, len(str(value)) - 3)
+    return value if value < 100 else math.ceil(value * 1.02 / step) * step
+
+
+def problem_of(name: str, value: int) -> str | None:
+    """Return a line for a contributor whose change brings a number above its limit or far below; None if it keeps within."""
     limit = LIMITS[name]
-    if value <= limit.at_most:
+    if value <= limit.at_most <= value * ROOM + 1:
         return None
-    return f"{name}: {value:,}, and LIMITS in scripts/house.py allows {limit.at_most:,}. {limit.advice}."
+    advice = f"{limit.advice}: {{:,}} passes" if value > limit.at_most else "Lower it to {:,}"
+    return f"{name}: {value:,}, and LIMITS in scripts/house.py allows {limit.at_most:,}. {advice.format(limit_for(value))}."
 
 
 def measure() -> dict[str, int]:
@@ -324,6 +330,8 @@ def main() -> None:
     argparse.ArgumentParser(description=__doc__).parse_args()
     for name, value in measure().items():
         print(f"{name:40} {value:8,}   at most {LIMITS[name].at_most:,}")
+        if (problem := problem_of(name, value)) is not None:
+            print(f"  {problem}")
     for module, target in upward_imports():
         print(f"{module} -> {target}")
 

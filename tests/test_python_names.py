@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 
 import pytest
 
@@ -11,6 +12,7 @@ import fastscribe
 from fastscribe import Failure, Transcript
 from fastscribe.errors import FastscribeError, UsageError
 from fastscribe.python_names import in_python
+from fastscribe.results import interfaces
 from fastscribe.transcriber import Transcriber
 from tests.conftest import AUDIO, MODELS
 from tests.helpers.warm_process import LIBRARIES_ALONE
@@ -54,6 +56,23 @@ def test_importing_the_api_is_what_changes_them() -> None:
 
 def test_dir_shows_what_is_public() -> None:
     assert dir(fastscribe) == sorted(fastscribe.__all__)
+
+
+def test_what_public_calls_take_and_return_is_public() -> None:
+    """Also what their documentation says that they raise. A Ledger's sources and an AudioInfo's file are the run's own."""
+    own = {
+        name: value
+        for module in (fastscribe.types, fastscribe.config, fastscribe.errors, interfaces)
+        for name, value in vars(module).items()
+        if isinstance(value, type) and value.__module__ == module.__name__
+    }
+    calls = [getattr(fastscribe, name) for name in set(fastscribe.__all__) - {"AudioInfo", "Ledger", "__version__"}]
+    calls += [vars(kind)[name] for kind, name in ((Transcriber, "results"), (Transcriber, "transcribe"))]
+    calls += [Transcriber.load, fastscribe.Aligner.align]
+    said = [str(getattr(call, "__annotations__", "")) for call in calls]
+    said += [call.__doc__.partition("Raises:")[2].replace(":", "") for call in calls]
+    named = {name for name in re.findall(r"\b[A-Z]\w+", " ".join(said)) if name in own}
+    assert {"Gap", "DeviceFailed", "Ledger", "SubtitleStyle"} <= named <= set(fastscribe.__all__)
 
 
 def test_representations_are_one_line(transcriber: Transcriber) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from fastscribe import Options, UsageError, rooms
+from fastscribe.config import CHANGES_OF_TEXT
+from fastscribe.results.fingerprint import option_name
 from fastscribe.rooms import SIDE_MODELS
 
 
@@ -37,6 +39,11 @@ def test_a_field_with_its_default_asks_for_no_room(
 ) -> None:
     options = Options(**chosen)
     assert (options.has_speakers, options.changes_text) == (has_speakers, changes_text)
+
+
+def test_a_change_of_the_text_is_known_to_fingerprints() -> None:
+    [readable] = (room for room in rooms.ROOMS if room.name == "readable")
+    assert set(map(option_name, CHANGES_OF_TEXT)) == set(readable.flags["transcribe"])
 
 
 @pytest.mark.parametrize(

@@ -242,6 +242,24 @@ def test_what_would_be_lost_is_refused() -> None:
             OutputStyle(formats)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("tokens", "no"), ("subtitles", {"max_line_width": 30}), ("speaker_names", ("Ann", "Bob"))]
+)
+def test_a_style_of_other_types_is_refused(transcriber: Transcriber, name: str, value: object) -> None:
+    """Before a recording is read."""
+    with pytest.raises(OptionError, match=f"^{name} "):
+        OutputStyle(**{name: value})  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match=r"^style .*not a fastscribe.OutputStyle"):
+        next(transcriber.results(FILES[0], style=value))  # type: ignore[arg-type]
+
+
+def test_a_closed_transcriber_cannot_be_used_any_more() -> None:
+    with Transcriber.load(MODEL, "cpu") as transcriber:
+        assert len(list(transcriber.transcribe(FILES[0]))) == 1
+    with pytest.raises(UsageError, match=r"^this model is closed: load it again$"):
+        next(transcriber.transcribe(FILES[0]))
+
+
 def test_paths_in_options_are_no_names_of_the_hub() -> None:
     for name in ("lm", "align_with", "speakers", "rttm"):
         assert getattr(Options(**{name: Path("organisation/name")}), name) == os.path.abspath("organisation/name")

@@ -15,7 +15,7 @@ import soundfile
 import torch
 
 from fastscribe import Audio, Failure, Options, Transcriber, Transcript, UsageError
-from fastscribe.pipeline import preparation
+from fastscribe.pipeline import preparation, windows
 from tests.conftest import AUDIO, MODELS
 from tests.helpers.containers import encode
 
@@ -166,6 +166,19 @@ def test_a_blocked_iterator_and_an_early_close(transcriber: Transcriber, expecte
     results.close()
     assert {one.text for one in transcriber.transcribe(FILES)} == set(expected)
     released.set()
+
+
+def test_a_server_gets_a_result_before_it_gives_the_next_upload(transcriber: Transcriber, monkeypatch) -> None:
+    """Also where the same content comes again."""
+    monkeypatch.setattr(windows, "_MAX_WAIT_S", 600.0)
+    content, answered = FILES[0].read_bytes(), threading.Semaphore(0)
+
+    def uploads():
+        for _ in range(3):
+            yield content
+            answered.acquire()
+
+    assert [answered.release() for _ in transcriber.transcribe(uploads())] == [None] * 3
 
 
 def test_results_do_not_hold_the_data(transcriber: Transcriber) -> None:

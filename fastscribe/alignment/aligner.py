@@ -110,7 +110,8 @@ class Aligner(Transcriber):
         Args:
             inputs: As Transcriber.transcribe() takes them.
             text: A UTF-8 file with the text of one recording, or its subtitles (SubRip, WebVTT, ASS); or a folder with a .txt,
-                .srt, .vtt, .ass or .ssa of the name of each; None: the inputs are manifests, whose rows have a field `text`.
+                .srt, .vtt, .ass or .ssa of the name of each, where a recording without one is left out (`texts.without`);
+                None: the inputs are manifests, whose rows have a field `text`.
             ordered: As for Transcriber.transcribe().
             progress: As for Transcriber.transcribe().
 
@@ -119,7 +120,7 @@ class Aligner(Transcriber):
             not heard are `missing`, and `gaps` is the speech that is not in the text. Times are in seconds.
 
         Raises:
-            UsageError: The text is missing, or is one file for several recordings.
+            UsageError: The text is missing, or is one file for several recordings, or no recording has one in the folder.
             DeviceFailed: The GPU is lost.
         """
         try:
@@ -129,6 +130,7 @@ class Aligner(Transcriber):
         self.texts.check()
         with closing(self.transcribe(inputs, ordered=ordered, progress=progress)) as results:
             yield from results
+        self.texts.check_found()
 
     def with_texts(self, texts: Texts) -> Aligner:
         """Set where the texts of the next run are, and return this aligner."""

@@ -155,7 +155,6 @@ def align(
     )
     style = make_style(format, tokens, subtitles, output_dir, "ctm")
     texts = Texts(text)
-    texts.check(has_several=len(inputs) > 1)
     if text is None and not any(list_kind(given) or given == "-" for given in inputs):
         raise typer.BadParameter("no texts: give --text FILE or FOLDER, or a manifest whose rows have a field text")
     options = Options(
@@ -169,6 +168,7 @@ def align(
     output = make_output(
         style, inputs, output_dir, shard, overwrite=overwrite, retry_failed=retry_failed, ordered=ordered, moved=moved
     )
+    texts.check(has_several=len(inputs) > 1, output=output.directory)
     is_brief = quiet or is_one_short_file(inputs)
     path = str(locate(DEFAULT if model is None else model, say, show_progress=not (quiet or no_progress)))
     named = () if model or quiet else (PackagedModel("at the end" if is_brief else "first", is_usual=False),)
@@ -212,4 +212,5 @@ class AlignHook(RunHook):
     def lines(self) -> Sequence[str]:
         """How files were read, which words were not heard, where none were looked for, which characters are not written."""
         assert self._aligner is not None
+        self._texts.check_found()
         return [*self._texts.lines, *self._aligner.text_aligner.counts.lines]

@@ -23,6 +23,7 @@ _TIMES = re.compile(TIMES, re.ASCII)
 _DAMAGED_TIMES = re.compile(r"\s*\d+\s*:.*-->|.*-->\s*\d+\s*:\s*\d")  # such as 00:00:0x,000 --> 00:00:03,000
 _NUMBER = re.compile(r"\s*\d{1,9}\s*")
 _INSIDE_TIME = re.compile(r"<(?:\d+:)?\d+:\d+\.\d+>")  # of WebVTT: when a word of the cue appears
+_VOICE = re.compile(r"<v(?:\.[^\s<>]*)?\s+([^\s<>][^<>]*)>")  # of WebVTT: who speaks
 _REGION = re.compile(r"\bregion:\S+\s*")
 _LAST_MS = 100 * 3_600_000 - 1  # that pysubs2 reads
 _LINE_BREAK, _MARK = r"\N", "\0"  # pysubs2's; no text has the other
@@ -31,7 +32,7 @@ _LEFT_OUT_SECTIONS = frozenset(("fonts", "graphics", "aegisub extradata"))
 
 
 def read_cues(text: str, format: str) -> tuple[str, list[dict[str, Any]]]:
-    """Return what stands before the cues of WebVTT, or ASS itself, and the cues as a row has them.
+    """Return what stands before the cues of WebVTT, or ASS itself, and the cues as a row has them, with `names` of speakers.
 
     Args:
         text: With line feeds alone, and without zero bytes.
@@ -67,7 +68,7 @@ def _timed(lines: Sequence[str], is_webvtt: bool) -> tuple[str, list[dict[str, A
         shown = event.text.replace(_LINE_BREAK, "\n").replace(_MARK, "")
         shown = _INSIDE_TIME.sub("", shown) if is_webvtt else shown
         text = "\n".join(line.strip() for line in shown.split("\n") if line.strip())
-        extra = _name_and_settings(lines, place, found) if is_webvtt else {}
+        extra = {**_name_and_settings(lines, place, found), "names": _VOICE.findall(text)} if is_webvtt else {}
         cues.append({"start": event.start / 1000, "end": event.end / 1000, "text": text, **extra})
     return (_header(list(lines[: places[0]])) if is_webvtt else ""), cues
 
@@ -94,7 +95,7 @@ def _clocks(times: re.Match[str]) -> list[str]:
     return found
 
 
-def _name_and_settings(lines: Sequence[str], place: int, times: re.Match[str] | None) -> dict[str, str]:
+def _name_and_settings(lines: Sequence[str], place: int, times: re.Match[str] | None) -> dict[str, Any]:
     before = lines[place - 1].strip() if place > 1 and not lines[place - 2].strip() else ""
     extra = {"id": "" if "-->" in before else before, "settings": _REGION.sub("", times[3]).strip() if times else ""}
     return {name: value for name, value in extra.items() if value}
@@ -116,7 +117,10 @@ def _ass(lines: Sequence[str]) -> tuple[str, list[dict[str, Any]]]:
         warnings.simplefilter("ignore", RuntimeWarning)
         file = SSAFile.from_string("\n".join(_usual_lines(lines, kind)), kind)
         file.events.sort(key=lambda event: event.start)
-        cues = [{"start": one.start / 1000, "end": one.end / 1000, "text": one.text.strip()} for one in file]
+        cues = [
+            {"start": one.start / 1000, "end": one.end / 1000, "text": one.text.strip(), "names": [one.name]}
+            for one in file
+        ]
         return file.to_string("ass", header_notice=""), cues
 
 

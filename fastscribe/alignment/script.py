@@ -2,8 +2,8 @@
 
 A model writes some of a text's characters only: perhaps no capitals, no digits, no punctuation. Each character becomes one
 that the model writes: itself, its small letter, or its letter without accent; else it has no token. A word of which no letter
-or digit is left has no tokens at all, so a dash between words is not expected to be heard. The words stay as the user wrote
-them.
+or digit is left has no tokens at all, so a dash between words is not expected to be heard, and neither are sounds in brackets.
+The words stay as the user wrote them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import accumulate
 
+from fastscribe.alignment.texts import without_sounds
 from fastscribe.text.encoder import EncodedWord, WordEncoder
 from fastscribe.text.tokenizer import Tokenizer
 
@@ -31,6 +32,7 @@ class Script:
     token_ids: tuple[int, ...]
     word_tokens: tuple[range, ...]  # for each word the indices of its tokens; empty if the model writes none of it
     unwritten: Counter[str]  # letters and digits that the model does not write
+    num_untimed: int = 0  # words of such characters alone
 
     def tokens_of(self, words: range) -> range:
         """Return the indices of the tokens of consecutive words, with the spaces between these."""
@@ -41,14 +43,6 @@ class Script:
     def has_letters(self) -> bool:
         """True if the model writes a letter or a digit of the text."""
         return any(self.word_tokens)
-
-    @cached_property
-    def has_no_tokens(self) -> tuple[bool, ...]:
-        """For each word True if it has letters or digits, and the model writes none of them."""
-        return tuple(
-            not tokens and any(map(str.isalnum, word))
-            for word, tokens in zip(self.words, self.word_tokens, strict=True)
-        )
 
 
 class Speller:
@@ -72,15 +66,16 @@ class Speller:
         words = [word for line in lines for word in line]
         is_shouted = not any(map(str.islower, text)) and self._replacement("a") == "a"
         ids: list[int] = []
-        word_tokens, unwritten = [], Counter[str]()
-        for word in words:
+        word_tokens, unwritten, num_untimed = [], Counter[str](), 0
+        for word in without_sounds(text).split():
             encoded, lost = self._encode(word.lower() if is_shouted else word, is_first=not ids)
             unwritten.update(lost)
+            num_untimed += bool(lost and not encoded)
             if encoded and ids:
                 ids += self._encoder.space_ids
             word_tokens.append(range(len(ids), len(ids) + len(encoded)))
             ids += encoded
-        return Script(tuple(words), _line_ranges(lines), tuple(ids), tuple(word_tokens), unwritten)
+        return Script(tuple(words), _line_ranges(lines), tuple(ids), tuple(word_tokens), unwritten, num_untimed)
 
     def encoder(self) -> WordEncoder:
         """Return an encoder of words that spells them with the characters that the model writes."""

@@ -185,12 +185,12 @@ class TextAligner:
 
     def _job(self, audio: AudioInfo, parts: Sequence[DecodedUtterance]) -> _Job:
         given = cues_of_row(audio.row)
-        text, speakers = (audio.row or {}).get("text"), list[str | None]()
-        text = text if isinstance(text, str) else ""
-        if given is None:
-            text, speakers = without_names(text)
+        stated = (audio.row or {}).get("text")
+        text = stated if isinstance(stated, str) else ""
+        text, speakers = without_names(text) if given is None else (text, [one.speaker or None for one in given.cues])
         script = self._speller.script(text, num_lines=0 if given is None else len(given.cues))
-        if any(speaker is None for speaker, line in zip(speakers, script.lines, strict=False) if line):
+        spoken = map(script.tokens_of, script.lines)
+        if any(tokens and speaker is None for speaker, tokens in zip(speakers, spoken, strict=False)):
             speakers = []
         if not script.words:
             raise AudioError(audio.path, "its text is empty")
@@ -293,19 +293,20 @@ class TextAligner:
             probabilities = {token: math.exp(logprobs[token]) for token in tokens}
             confidence = sum(probabilities.values()) / len(tokens)
             words.append(Word(text, *self._word_span_s(job, probabilities), confidence))
+        words = _with_untimed(script, words)
         if job.given is None:
             words = fill(words, 0.0, job.audio.last_s)
             segments = _segments(script, words)
-            if job.speakers:
-                segments = [_spoken_by(job.speakers[(one.line or 0) - 1], one) for one in segments]
         else:
             words, spans = place_cues(words, script.lines, job.given.cues, job.audio.last_s)
             segments = [
                 _line_segment(number, words[line.start : line.stop], span)
                 for number, (line, span) in enumerate(zip(script.lines, spans, strict=True), start=1)
             ]
+        if job.speakers:
+            segments = [_spoken_by(job.speakers[(one.line or 0) - 1], one) for one in segments]
         self.counts.unwritten.update(script.unwritten)
-        self.counts.num_untimed += sum(script.has_no_tokens)
+        self.counts.num_untimed += script.num_untimed
         self.counts.num_words += len(words)
         self.counts.add_missing(job.audio.path, [word.text for word in words if word.missing])
         if job.given is None:
@@ -420,6 +421,18 @@ def _unheard_lines(script: Script, token_spans: Mapping[int, Span]) -> list[tupl
         if is_heard and sum(is_heard) <= most * len(is_heard):
             found.append((number, line))
     return found if sum(map(bool, script.lines)) > 1 else []
+
+
+def _with_untimed(script: Script, words: Sequence[Word]) -> list[Word]:
+    """Return the words; one that the model writes nothing of is missing if those around it in its line are."""
+    found = list(words)
+    for line in script.lines:
+        written = [index for index in line if script.word_tokens[index]]
+        for index in (one for one in line if not script.word_tokens[one]):
+            at = bisect_right(written, index)
+            around = [found[one].missing for one in written[max(0, at - 1) : at + 1]]
+            found[index] = replace(found[index], missing=bool(around) and all(around))
+    return found
 
 
 def _segments(script: Script, words: Sequence[Word]) -> list[Segment]:

@@ -6,7 +6,8 @@ So results, resuming and exports treat it as a manifest's: a changed text is ali
 The words to be spoken are found in the cues of subtitles (SubRip, WebVTT, ASS and SSA), which cue_reader.py reads. Files are
 read as players read them: with or without numbers, hours and milliseconds, with any line ends, in UTF-8, UTF-16, or else
 Windows-1252. What is shown but not spoken is left out of the words, not of the cue: markup, the dash and the name before a
-speaker's line, sounds in brackets, music signs, and the lines that a rolling caption repeats.
+speaker's line, sounds in brackets, music signs, and the lines that a rolling caption repeats. If the names tell who speaks each
+cue, the cues have them as `speaker`.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
+from zlib import crc32
 
 from fastscribe._system.file_kinds import safe_read
-from fastscribe._system.text_layout import count_of
+from fastscribe._system.text_layout import count_of, first_of
 from fastscribe.audio.failures import system_problem, to_failure
 from fastscribe.audio.inputs import is_pipe
 from fastscribe.errors import AudioError, UsageError
@@ -33,9 +36,10 @@ MAX_TEXT_BYTES = 64 << 20  # a thousand hours of speech take less
 _DOCUMENTS = (b"PK\3\4", b"%PDF-", b"\xd0\xcf\x11\xe0", b"{\\rtf")  # of Word, LibreOffice and others
 SUBTITLE_EXTENSIONS = (".srt", ".vtt", ".ass", ".ssa")
 _EXTENSIONS = (".txt", ".md", *SUBTITLE_EXTENSIONS)  # in a folder the first one counts
+_MAX_NAMED = 3  # files or recordings, in a message
 
 
-@dataclass(frozen=True)
+@dataclass
 class Texts:
     """Where the texts are: a file for one recording, or a folder; None: in the manifests.
 
@@ -43,23 +47,46 @@ class Texts:
         path: The file or the folder.
         encodings: The files so far whose encoding is a guess.
         passed_over: The files so far that lie beside the text of a recording.
+        edited: The files so far that count before others, because they were edited since the run whose folder this is.
+        without: The recordings so far that have no text in the folder.
+        num_found: How many have one.
     """
 
     path: Path | None = None
-    encodings: dict[Path, str] = field(default_factory=dict, compare=False)
-    passed_over: list[Path] = field(default_factory=list, compare=False)
+    encodings: dict[Path, str] = field(default_factory=dict)
+    passed_over: list[Path] = field(default_factory=list)
+    edited: list[Path] = field(default_factory=list)
+    without: list[str] = field(default_factory=list)
+    num_found: int = 0
 
-    def check(self, has_several: bool = False) -> None:
-        """Raise UsageError if the path is missing, or one text is given and `has_several` recordings are."""
+    def check(self, has_several: bool = False, output: Path | None = None) -> None:
+        """Check the path before a run.
+
+        Args:
+            has_several: There are several recordings.
+            output: The folder of the results.
+
+        Raises:
+            UsageError: The path is missing, is one text for several recordings, or lies among results of transcribe, which
+                would give way to those of the run.
+        """
         if self.path is None:
             return
         if not os.path.exists(self.path):  # which is False for a name that is too long, such as the text itself
             raise UsageError(f"--text {self.path}: no such file or folder")
         if has_several and not self.path.is_dir():
             raise self._for_several()
+        if output is not None and output.resolve() in (self.path.resolve(), *self.path.resolve().parents):
+            from fastscribe.results.journal import read_header  # here, because NumPy would slow down --help
+            from fastscribe.results.paths import journals_in
 
-    def attach(self, source: Source | Failure) -> Source | Failure:
-        """Return the source with its text, or the Failure of one without.
+            if any("--align" not in read_header(paths.journal) for paths in journals_in(output)):
+                raise UsageError(
+                    f"--text {self.path}: the texts lie in the output folder, among results of transcribe: give another -o"
+                )
+
+    def attach(self, source: Source | Failure) -> Source | Failure | None:
+        """Return the source with its text, or a Failure; None: the folder has no text of it.
 
         Raises:
             UsageError: A second recording for one text.
@@ -67,11 +94,21 @@ class Texts:
         if isinstance(source, Failure):
             return source
         try:
-            return replace(source, row=self._row(source))
+            row = self._row(source)
         except UsageError:
             raise
         except (OSError, ValueError) as error:
             return to_failure(source, "input", error)
+        if row is None:
+            self.without.append(source.path)
+            return None
+        self.num_found += 1
+        return replace(source, row=row)
+
+    def check_found(self) -> None:
+        """Raise UsageError if no recording of a run has a text in the folder."""
+        if self.without and not self.num_found:
+            raise UsageError(self._without_line)
 
     @property
     def lines(self) -> list[str]:
@@ -85,30 +122,68 @@ class Texts:
             first, *rest = self.passed_over
             more = f" and {count_of(len(rest), 'other file')}" if rest else ""
             found.append(f"not read: {first}{more}, because of several texts {', '.join(_EXTENSIONS)} the first counts")
-        return found
+        if self.edited:
+            counts = "it counts" if len(self.edited) == 1 else "they count"
+            found.append(
+                f"{first_of([*map(str, self.edited)], _MAX_NAMED)}: edited since the run, so {counts} before other texts"
+            )
+        return [*found, self._without_line] if self.without else found
 
-    def _row(self, source: Source) -> dict[str, Any]:
+    @property
+    def _without_line(self) -> str:
+        number, has = count_of(len(self.without), "recording"), "has" if len(self.without) == 1 else "have"
+        names = first_of(self.without, _MAX_NAMED)
+        return (
+            f"{number} left out that {has} no text ({', '.join(_EXTENSIONS)}) in {self.path}, or an empty one: {names}"
+        )
+
+    def _row(self, source: Source) -> dict[str, Any] | None:
         row = dict(source.row or {})
         if self.path is None:
             if isinstance(row.get("text"), str):
                 return row
             raise AudioError(source.path, "it has no text: --text names its file, or a manifest's row has a field text")
         row.pop("subtitles", None)
-        if not self.path.is_dir() and source.index:
-            raise self._for_several()
-        return {**row, **self._read(self._file(self.path, source) if self.path.is_dir() else self.path, source.path)}
+        if not self.path.is_dir():
+            if source.index:
+                raise self._for_several()
+            return {**row, **self._read(self.path, source.path)}
+        file = self._file(self.path, source)
+        fields = {"text": ""} if file is None else self._read(file, source.path)
+        return {**row, **fields} if fields["text"].strip() else None
 
-    def _file(self, folder: Path, source: Source) -> Path:
+    def _file(self, folder: Path, source: Source) -> Path | None:
         """Return the text of a recording in a folder: beside its place among the inputs, or by its own name."""
         place = PurePosixPath(source.id)
         for at in dict.fromkeys((place, PurePosixPath(place.name))):
             files = [folder / at.with_suffix(extension) for extension in _EXTENSIONS]
             if there := [file for file in files if file.is_file()]:
+                if len(there) > 1 and (edited := self._edited(there)):
+                    self.edited.append(edited[0])
+                    there = edited
                 self.passed_over.extend(there[1:])
                 return there[0]
-        names = " or ".join(dict.fromkeys((str(place.with_suffix(".txt")), place.with_suffix(".txt").name)))
-        others = ", ".join(_EXTENSIONS[1:])
-        raise AudioError(source.path, f"it has no text: {names} is not in {folder}, nor one with {others}")
+        return None
+
+    def _edited(self, files: Sequence[Path]) -> list[Path]:
+        """Return which of several texts are not as the run wrote them whose folder this is; none if it wrote none of them."""
+        if not any(str(file) in self._written for file in files):
+            return []
+        return [file for file in files if self._written.get(str(file)) != crc32(safe_read(file, MAX_TEXT_BYTES))]
+
+    @cached_property
+    def _written(self) -> dict[str, int]:
+        """The CRC-32 of each file of the run whose folder this is."""
+        from fastscribe.results.journal import read_entries
+        from fastscribe.results.paths import journals_in
+
+        assert self.path is not None
+        entries = (entry for paths in journals_in(self.path) for entry in read_entries(paths.journal))
+        return {
+            str(self.path / f"{entry.name}.{format}"): mark.crc
+            for entry in entries
+            for format, mark in entry.files.items()
+        }
 
     def _read(self, file: Path, path: str) -> dict[str, Any]:
         """Return the fields of a file's text.
@@ -136,9 +211,11 @@ class Texts:
         else:
             try:
                 words, cues = read_subtitles(text, format, encoding)
+                fields = {"text": words, "subtitles": cues}
             except NoCues as error:
-                raise AudioError(path, f"{os.fspath(file)}: {error}: no subtitles to align") from None
-            fields = {"text": words, "subtitles": cues}
+                if text.removeprefix("WEBVTT").strip():
+                    raise AudioError(path, f"{os.fspath(file)}: {error}: no subtitles to align") from None
+                fields = {"text": ""}  # as of music
         if encoding is not None:
             self.encodings[file] = encoding
         return fields
@@ -155,14 +232,23 @@ _SNIFFED_LINES = 20  # without a timing line among them, a file is a text
 _SOUNDS = re.compile(
     r"\[[^\[\]]*\]|\([^()]*\)|\{[^{}]*\}|（[^（）]*）|【[^【】]*】|［[^［］]*］|〔[^〔〕]*〕|\*[^*\n]+\*"
 )
+_NO_LETTER = "\u2060"  # a word joiner
+_BRACKETS = re.compile(r"\[[^\[\]]*\]")  # for sounds alone
 _DASHES, _MUSIC = "‐‑‒–—―−-", "♩♪♫♬#"
 _MARKS = frozenset(_DASHES + _MUSIC + "*~_•…<>|/\\.,:;!?\"'")
 _LEADING = re.compile(f"[{re.escape(f'>*•{_DASHES}{_MUSIC}')}\\s]+")
 _LABEL = re.compile(r"([^:\n]{1,40}?)\s*:(?=\s|$)")
 _MAX_LABEL_WORDS = 4
-# Of a paragraph in our Markdown: its time and its speaker, and characters that are no markup.
-_TIME_AND_SPEAKER = re.compile(r"(?:\[[\d:]+\]\s*)?(?:\*\*(.+?)\*\*(?=:))?")
+# In Markdown: the time of a paragraph, a name whose colon is bold too, emphasis but that of names, and characters that are no
+# markup.
+_TIME = re.compile(r"\A\[[\d:]+\]\s*")
+_BOLD_COLON = re.compile(r"\A(\*\*[^*:]{1,36}):\*\*(?!\S)")
 _HEADING = re.compile(r"#{1,6}\s")
+_EMPHASIS = re.compile(
+    r"(\\.|^\*\*(?:\\.|[^*\\\n]){1,36}\*\*:(?!\S))|(?<!\*)(\*{1,3})(?![\s*])([^*\\\n]*(?:\\.[^*\\\n]*){0,99})(?<!\s)\2(?!\*)"
+    r"|(?<!\w)(_{1,3})(?![\s_])([^_\\\n]*(?:\\.[^_\\\n]*){0,99})(?<!\s)\4(?!\w)",
+    re.MULTILINE,
+)
 _ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
 _OWN_NAME = re.compile(r"(?:channel|speaker) \d+")  # of a speaker without a name (--speakers)
 
@@ -219,13 +305,19 @@ def read_subtitles(text: str, format: str, encoding: str | None = None) -> tuple
         raise NoCues("it has no cue with a time")
     cues = sorted(cues, key=lambda cue: float(cue["start"]))
     shown = [plain_text(cue["text"], format).split("\n") for cue in cues]
+    names = [[plain_text(name, format) for name in cue.pop("names", ()) if name] for cue in cues]
+    words, speakers = _spoken(_without_repeats(shown), names)
+    if next((name for text, name in zip(words, speakers, strict=True) if text), "") and None not in speakers:
+        speaker = ""
+        for cue, name in zip(cues, speakers, strict=True):
+            cue["speaker"] = speaker = name or speaker
     given = {
         "format": format,
         **({"encoding": encoding} if encoding else {}),
         **({"header": header} if header else {}),
         "cues": cues,
     }
-    return "\n".join(_spoken(_without_repeats(shown))), given
+    return "\n".join(words), given
 
 
 def _without_repeats(cues: Sequence[list[str]]) -> list[list[str]]:
@@ -240,63 +332,88 @@ def _num_repeated(before: Sequence[str], after: Sequence[str]) -> int:
     return next((count for count in counts if any(after[:count]) and before[-count:] == after[:count]), 0)
 
 
-def _spoken(cues: Sequence[Sequence[str]]) -> list[str]:
-    """Return the words of each cue, separated by single spaces; of a cue without words an empty text."""
+def _spoken(cues: Sequence[Sequence[str]], names: Sequence[Sequence[str]]) -> tuple[list[str], list[str | None]]:
+    """Return the words of each cue, separated by single spaces, and its speaker's name: "" without one, None if it has several.
+
+    `names` are those in the markup of each. In a cue without any, they stand before lines.
+    """
     texts = [_SOUNDS.sub(" ", _SOUNDS.sub(" ", "\n".join(lines))) for lines in cues]  # twice: ([music])
     lines = [
         [_LEADING.sub("", line, count=1) if _LEADING.match(line) else line for line in one.split("\n")] for one in texts
     ]
-    labels = _labels((line for one in lines for line in one), len(cues))
-    return [" ".join(word for line in one for word in _words(line, labels)) for one in lines]
+    all_lines = [line for one in lines for line in one if line]
+    labels = _labels(all_lines, len(cues), begins_with_name=bool(all_lines) and _LABEL.match(all_lines[0]) is not None)
+    words = [" ".join(word for line in one for word in _words(line, labels)) for one in lines]
+    return words, [
+        _name_in(own or [_parted(line, labels)[0] for line in one if line])
+        for own, one in zip(names, lines, strict=True)
+    ]
+
+
+def _name_in(names: Sequence[str]) -> str | None:
+    """Return the name of a cue's speaker, of the names of its lines; None if they have several."""
+    return None if set(names) - {"", *names[:1]} else "".join(names[:1])
 
 
 def without_markup(text: str) -> str:
-    """Return Markdown, as `-f md` writes it, as `-f txt` writes it: without headings and times. Lines keep their numbers."""
-    lines = ("" if _HEADING.match(line) else _TIME_AND_SPEAKER.sub(r"\1", line, count=1) for line in text.splitlines())
-    return _ESCAPED.sub(r"\1", "\n".join(lines))
+    """Return Markdown without headings, times and emphasis but that of names. Lines keep their numbers."""
+    lines = ("" if _HEADING.match(line) else _TIME.sub("", line) for line in text.splitlines())
+    text = "\n".join(_BOLD_COLON.sub(r"\1**:", line) for line in lines)
+    for _ in range(2):  # italics in bold
+        text = _EMPHASIS.sub(r"\1\3\5", text)
+    return _ESCAPED.sub(r"\1", text)
+
+
+def without_sounds(text: str) -> str:
+    """Return a text of as many words, in which sounds have no letters: text in square brackets, and lines in brackets alone."""
+    lines = list[str]()
+    for line in text.splitlines():
+        sounds = _BRACKETS if any(map(str.isalnum, _SOUNDS.sub("", line))) else _SOUNDS
+        lines.append(sounds.sub(lambda found: re.sub(r"\S", _NO_LETTER, found[0]), line))
+    return "\n".join(lines)
 
 
 def without_names(text: str) -> tuple[str, list[str | None]]:
     """Return a text without the speakers' names before its lines, as `-f txt` writes them, and who speaks each line.
 
-    A line without a name is of the speaker before. None: before the first name.
+    A name may be bold, as `-f md` writes it. A line without a name is of the speaker before. None: before the first name.
     """
     lines = [line.lstrip() for line in text.splitlines()]
     labels = _labels(lines, max(2, sum(map(bool, lines))))
     speaker, speakers = None, []
     for number, line in enumerate(lines):
-        if (label := _LABEL.match(line)) and label[1] in labels:
-            speaker, lines[number] = label[1], line[label.end() :].lstrip()
+        name, lines[number] = _parted(line, labels)
+        speaker = name.removeprefix("**").removesuffix("**") or speaker
         speakers.append(speaker)
     return "\n".join(lines), speakers
 
 
-def _labels(lines: Iterable[str], num_lines: int) -> set[str]:
-    """Return the speakers' names among what stands before a colon at the begin of a line."""
+def _parted(line: str, labels: set[str]) -> tuple[str, str]:
+    """Return the speaker's name before a line, "" without one, and the rest of the line."""
+    label = _LABEL.match(line)
+    return (label[1], line[label.end() :].lstrip()) if label and label[1] in labels else ("", line)
+
+
+def _labels(lines: Iterable[str], num_lines: int, begins_with_name: bool = False) -> set[str]:
+    """Return the speakers' names among what stands before a colon at the begin of a line. Of cues, the first may have one."""
     counts = Counter(label[1] for line in lines if (label := _LABEL.match(line)))
-    is_named = counts.total() * 2 > num_lines  # the minutes of a call, say, with a name before each line
+    # The minutes of a call, say, with a name before each line; or the subtitles of a dialogue.
+    is_named = counts.total() * 2 > num_lines or (begins_with_name and len(counts) > 1)
+    bold = {label for label in counts if label.startswith("**") and label.endswith("**")}
+    names = {label for label in counts if len(label.split()) <= _MAX_LABEL_WORDS and any(map(str.isalpha, label))}
     if counts.total() == num_lines > 1:  # as our own texts of dialogues are
-        return {label for label in counts if _may_be_label(label)}
-    return {label for label, count in counts.items() if _is_label(label, count > 1, is_named)}
-
-
-def _may_be_label(label: str) -> bool:
-    return len(label.split()) <= _MAX_LABEL_WORDS and any(map(str.isalpha, label))
+        return bold | names
+    return bold | {label for label in names if _is_label(label, counts[label] > 1, is_named)}
 
 
 def _is_label(label: str, is_repeated: bool, is_named: bool) -> bool:
     """Return True for a speaker's name: one of our own, in capitals, without small initials, or one of a text full of names."""
-    if not _may_be_label(label):
-        return False
     if label.isupper() or _OWN_NAME.fullmatch(label) or (is_repeated and is_named):
         return True
     return (is_repeated or is_named) and not any(word[0].islower() for word in label.split())
 
 
 def _words(line: str, labels: set[str]) -> Iterator[str]:
-    label = _LABEL.match(line)
-    if label and label[1] in labels:
-        line = line[label.end() :]
-    for word in line.split():
+    for word in _parted(line, labels)[1].split():
         if not _MARKS.issuperset(word):
             yield word.strip(_MUSIC[:-1])

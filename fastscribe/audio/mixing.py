@@ -21,7 +21,16 @@ from typing import Any
 
 import numpy as np
 
-from fastscribe.types import AnyArray, AudioInfo, BoolArray, Float32Array, Float64Array, Int64Array, SampleArray
+from fastscribe.types import (
+    AnyArray,
+    AudioInfo,
+    BoolArray,
+    Float32Array,
+    Float64Array,
+    Int64Array,
+    MixNotes,
+    SampleArray,
+)
 
 BLOCK_S = 0.25
 _NEAR = 3  # blocks on either side that are measured together with a block
@@ -32,6 +41,8 @@ MIN_NOTED_S = 2.0
 _MEASURED = 500  # samples of a block
 _PIECE_BLOCKS = 64  # that are read at once
 _SILENCE = 1e-10  # energy of a mix of 16-bit samples that differ by one step now and then
+_AUDIBLE = 1e-6  # energy of a channel: -60 dB
+_APART = 16  # times the energy of all other channels: 12 dB
 # A mix with a smaller share of the energy that unrelated channels would have is cancelled.
 CANCELLED = 0.3
 LOST = 0.05  # of a block alone
@@ -61,14 +72,14 @@ class MixedSound:
         sound: A sound.OpenSound at its beginning, or one that seek() is called for.
         weights_C: Of its channels; None: their mean.
         is_mono: True: it has one channel; False, without weights: it has all channels, whose mean is the mix.
-        opposite: Gets the spans of what is read in which channels cancel each other, in samples from the file's beginning.
+        notes: Gets what is read shows of the channels, by samples from the file's beginning.
     """
 
     format = "mixed"
 
-    def __init__(self, sound: Any, weights_C: Float32Array | None, is_mono: bool, opposite: list[Span]) -> None:
+    def __init__(self, sound: Any, weights_C: Float32Array | None, is_mono: bool, notes: MixNotes) -> None:
         assert is_mono or weights_C is None
-        self._sound, self._is_mono, self._opposite = sound, is_mono, opposite
+        self._sound, self._is_mono, self._notes = sound, is_mono, notes
         self._is_mean, channels = weights_C is None, int(sound.channels)
         self._usual_C = np.full(channels, 1 / channels, np.float32) if weights_C is None else weights_C
         self.samplerate: int = sound.samplerate
@@ -111,7 +122,7 @@ class MixedSound:
         if end <= begin:
             return 0
         with np.errstate(over="ignore", invalid="ignore"):  # the reader finds such samples
-            weights_KC, is_opposite_K = block_weights(raw_SC, block, self._usual_C)
+            weights_KC, is_opposite_K, is_alone_KC = block_weights(raw_SC, block, self._usual_C)
             if not self._is_mono:
                 samples_SC[: end - begin] = raw_SC[begin:end]
             for is_usual, low, high in self._stretches(weights_KC, begin, end):
@@ -126,6 +137,8 @@ class MixedSound:
         for is_opposite, low, high in _runs(is_opposite_K.tolist()):
             if is_opposite:
                 self._note(first * block + max(begin, low * block), first * block + min(end, high * block))
+        num_alone_C = is_alone_KC[-(-begin // block) : end // block].sum(axis=0)
+        self._notes.alone.update({channel: num * block for channel, num in enumerate(num_alone_C.tolist()) if num})
         self._position += end - begin
         return end - begin
 
@@ -177,18 +190,21 @@ class MixedSound:
     def _note(self, begin: int, end: int) -> None:
         """Keep a span in which channels cancel each other."""
         if begin < end:
-            if self._opposite and self._opposite[-1][1] >= begin:
-                begin = self._opposite.pop()[0]
-            self._opposite.append((begin, end))
+            spans = self._notes.opposite
+            if spans and spans[-1][1] >= begin:
+                begin = spans.pop()[0]
+            spans.append((begin, end))
 
 
-def noted(audio: AudioInfo, opposite: Sequence[Span]) -> AudioInfo:
-    """Return a recording with the spans, in samples of its file, in which channels cancel each other."""
+def noted(audio: AudioInfo, notes: MixNotes) -> AudioInfo:
+    """Return a recording with what its mix shows of its channels."""
     rate, end_s = audio.sample_rate, audio.duration_s
     spans = [
-        (max(0.0, (begin - audio.start) / rate), min(end_s, (end - audio.start) / rate)) for begin, end in opposite
+        (max(0.0, (begin - audio.start) / rate), min(end_s, (end - audio.start) / rate))
+        for begin, end in notes.opposite
     ]
-    return replace(audio, opposite_phase=tuple(span for span in spans if span[0] < span[1]))
+    alone_s = tuple(notes.alone[channel] / rate for channel in range(audio.channels))
+    return replace(audio, opposite_phase=tuple(span for span in spans if span[0] < span[1]), alone_s=alone_s)
 
 
 def joined(spans_s: Iterable[tuple[float, float]], duration_s: float) -> tuple[tuple[float, float], ...]:
@@ -205,8 +221,9 @@ def joined(spans_s: Iterable[tuple[float, float]], duration_s: float) -> tuple[t
     return tuple(span for span in found if span[1] - span[0] >= min(MIN_NOTED_S, duration_s / 2))
 
 
-def block_weights(raw_SC: AnyArray, block: int, usual_C: Float32Array) -> tuple[Float32Array, BoolArray]:
-    """Return the weights of the channels in each block [K, C], and whether channels cancel each other in it [K].
+def block_weights(raw_SC: AnyArray, block: int, usual_C: Float32Array) -> tuple[Float32Array, BoolArray, BoolArray]:
+    """Return the weights of the channels in each block [K, C], whether channels cancel each other in it [K], and where one
+    alone has sound [K, C].
 
     AROUND blocks at either end lack their neighbours, unless these are a recording's ends.
     """
@@ -228,7 +245,9 @@ def block_weights(raw_SC: AnyArray, block: int, usual_C: Float32Array) -> tuple[
                 weights_KC[number, first] += weights_KC[number, second]
                 weights_KC[number, second] = 0
                 is_opposite_K[number] = True
-    return weights_KC, is_opposite_K
+    parts_KC = np.einsum("kcc->kc", energies_KCC)
+    is_alone_KC = (parts_KC > _AUDIBLE) & (parts_KC > _APART * (parts_KC.sum(axis=1, keepdims=True) - parts_KC))
+    return weights_KC, is_opposite_K, is_alone_KC
 
 
 @cache

@@ -12,6 +12,7 @@ Dimensions: S samples, C channels.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,13 +26,12 @@ from fastscribe.audio.failures import ContainerError, system_problem
 from fastscribe.audio.formats import MISSING_TOLERANCE_S
 from fastscribe.audio.sound import MIN_CACHED_S, cached_open
 from fastscribe.errors import AudioError
-from fastscribe.types import AudioInfo, Float32Array, SampleArray, Utterance
+from fastscribe.types import AudioInfo, Float32Array, MixNotes, SampleArray, Utterance
 
 if TYPE_CHECKING:
     from fastscribe.audio.sound import OpenSound
 
 
-Spans = list[tuple[int, int]]  # samples from the file's beginning
 CONTEXT_S = 0.05  # several times the length of the resampling filters
 _MAX_PHASES = 1280  # in the filter bank on a GPU; 11,025 Hz to 16,000 Hz has 640
 
@@ -43,20 +43,20 @@ def sample_type(audio: AudioInfo, sample_rate: int) -> np.dtype[Any]:
 
 
 def read(
-    audio: AudioInfo, start: int, num_samples: int, *, sample_rate: int, opposite: Spans | None = None
+    audio: AudioInfo, start: int, num_samples: int, *, sample_rate: int, notes: MixNotes | None = None
 ) -> SampleArray:
     """Call read_into() with new memory. Returns [S] in the dtype of sample_type()."""
     length = output_length(num_samples, audio.sample_rate, sample_rate)
     row_S = np.empty(length, sample_type(audio, sample_rate))
-    return row_S[: read_into(row_S, Utterance(audio, start, num_samples), sample_rate, opposite)]
+    return row_S[: read_into(row_S, Utterance(audio, start, num_samples), sample_rate, notes)]
 
 
-def read_into(row_S: SampleArray, utterance: Utterance, sample_rate: int, opposite: Spans | None = None) -> int:
+def read_into(row_S: SampleArray, utterance: Utterance, sample_rate: int, notes: MixNotes | None = None) -> int:
     """Read the utterance at `sample_rate` into the front of row_S.
 
     Args:
         row_S: [S] of sample_type(): float32 in [-1, 1] or int16. It must hold the whole utterance and its context.
-        opposite: Gets the spans in which one channel replaces another that would cancel it (mixing.py).
+        notes: Gets what the mix of channels shows.
 
     Returns:
         The number of samples written.
@@ -70,7 +70,7 @@ def read_into(row_S: SampleArray, utterance: Utterance, sample_rate: int, opposi
     wanted = before + utterance.num_samples + after
     is_same_rate = audio.sample_rate == sample_rate
     mono_S = row_S[:wanted] if is_same_rate else np.empty(wanted, np.float32)
-    got, kept = _read_span(utterance, before, mono_S[:, None], row_S.dtype, opposite)
+    got, kept = _read_span(utterance, before, mono_S[:, None], row_S.dtype, notes)
     if is_same_rate:
         return kept
     length = output_length(kept, audio.sample_rate, sample_rate)
@@ -83,7 +83,7 @@ def read_into(row_S: SampleArray, utterance: Utterance, sample_rate: int, opposi
 
 
 def read_native_into(
-    rows_SC: SampleArray, begin: int, utterance: Utterance, sample_rate: int, opposite: Spans | None = None
+    rows_SC: SampleArray, begin: int, utterance: Utterance, sample_rate: int, notes: MixNotes | None = None
 ) -> int:
     """Read the utterance at its native rate into rows_SC from `begin` on, with its context around it and zeros elsewhere.
 
@@ -100,14 +100,14 @@ def read_native_into(
     before, after = context(audio, utterance.start, utterance.num_samples, sample_rate)
     first, wanted = begin - before, before + utterance.num_samples + after
     span_SC = rows_SC[first : first + wanted]
-    got, kept = _read_span(utterance, before, span_SC, rows_SC.dtype, opposite)
+    got, kept = _read_span(utterance, before, span_SC, rows_SC.dtype, notes)
     rows_SC[:first] = 0
     rows_SC[first + got :] = 0
     return output_length(kept, audio.sample_rate, sample_rate)
 
 
 def _read_span(
-    utterance: Utterance, before: int, span_SC: SampleArray, dtype: np.dtype[Any], opposite: Spans | None
+    utterance: Utterance, before: int, span_SC: SampleArray, dtype: np.dtype[Any], notes: MixNotes | None
 ) -> tuple[int, int]:
     """Fill a span [S, C] that begins `before` samples before the utterance.
 
@@ -115,7 +115,7 @@ def _read_span(
         The samples that were read, and how many of them are the utterance's.
     """
     audio, position = utterance.audio, utterance.audio.start + utterance.start - before
-    with _opened(audio, position, opposite, is_mono=span_SC.shape[1] == 1) as sound:
+    with _opened(audio, position, notes, is_mono=span_SC.shape[1] == 1) as sound:
         if dtype == np.int16 and sound.subtype != "PCM_16":
             raise AudioError(audio.path, "changed since the run began")
         _seek(sound, position)
@@ -161,7 +161,7 @@ def _in_blocks(audio: AudioInfo, block_samples: int, is_mixed: bool) -> Iterator
 
 @contextmanager
 def _opened(
-    audio: AudioInfo, position: int, opposite: Spans | None = None, is_mono: bool = True, is_mixed: bool = True
+    audio: AudioInfo, position: int, notes: MixNotes | None = None, is_mono: bool = True, is_mixed: bool = True
 ) -> Iterator[OpenSound]:
     """Open a recording. `is_mixed`: its channels are, if there are several; `is_mono`: to one (mixing.MixedSound)."""
     try:
@@ -172,7 +172,7 @@ def _opened(
             if audio.channel is None and audio.channels > 1 and is_mixed:
                 from fastscribe.audio.mixing import MixedSound, mix_weights
 
-                yield MixedSound(sound, mix_weights(audio.layout), is_mono, [] if opposite is None else opposite)
+                yield MixedSound(sound, mix_weights(audio.layout), is_mono, notes or MixNotes([], Counter()))
             else:
                 yield sound
     except soundfile.SoundFileError as error:

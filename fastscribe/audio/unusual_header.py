@@ -35,7 +35,7 @@ from fastscribe.audio.formats import (
     missing_problem,
 )
 from fastscribe.audio.header import CONVERT, MIN_BYTES_A_SECOND, TO_END, Header, Unfinished
-from fastscribe.audio.media import whole_content
+from fastscribe.audio.media import EncodedBytes, FileObject, whole_content
 from fastscribe.audio.mp3_header import RateChanges, mp3_length_s
 from fastscribe.audio.ogg import OggFile, examine
 from fastscribe.audio.sound import open_with_libsndfile
@@ -53,6 +53,7 @@ GUESS_TOLERANCE = 3e-4
 _LIST_HINT = (
     "; a list of paths, one a line, goes to stdin (fastscribe transcribe - < LIST), or has a name that ends in .txt"
 )
+_CONTENT_HINT = "; bytes and file objects are the content of a recording: give a path as a str"
 _JUNK_BYTES = 1 << 16  # among which a recording behind something else is looked for
 # Of WAV files that libsndfile decodes: PCM, MS ADPCM, floats, A-law, µ-law, IMA ADPCM, GSM, G.721, NMS ADPCM, MP3, extensible.
 SAMPLE_TYPES = frozenset((1, 2, 3, 6, 7, 0x11, 0x31, 0x38, 0x40, 0x55, 0xFFFE))
@@ -294,7 +295,8 @@ def _unreadable_message(error: soundfile.SoundFileError, opened: _Opened) -> str
         return "not audio; a web server lists no folders: name its files, or a manifest of their URLs"
     if code in (1, 7):  # "Format not recognised", and mpg123's failures under a misleading name
         if is_plain_text(opened.head):
-            return TEXT + ("" if extension(path) else _LIST_HINT)
+            is_given_content = isinstance(opened.medium, EncodedBytes | FileObject) and path != STDIN
+            return TEXT + (_CONTENT_HINT if is_given_content else "" if extension(path) else _LIST_HINT)
         if (problem := archive_problem(opened.head)) is not None:
             return problem
         opened.file.seek(0)

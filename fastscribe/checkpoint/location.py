@@ -72,7 +72,7 @@ def locate(
         if not (os.path.lexists(model) or "/" in model or model.endswith((".nemo", ".ckpt"))):
             from fastscribe.checkpoint.known_models import nearest
 
-            close = nearest(model)
+            close = None if side_model else nearest(model)
             meant = f"did you mean {close}?" if close else "a model on the Hugging Face hub is named organisation/name"
             raise CheckpointError(model, f"no such file or folder; {meant}")
         return Path(model)

@@ -144,7 +144,7 @@ def _name_value(ctx: Any, error: Any) -> None:
 
 
 def _check_words(args: Sequence[str], parameters: Sequence[Any]) -> None:
-    """Raise UsageError for an empty word, and for a recording whose name begins with a dash, which would be read as options."""
+    """Raise UsageError for an empty word, an option as the value of another, and a recording whose name begins with a dash."""
     options = [one for one in parameters if one.param_type_name == "option"]
     long_names = {name: max(one.opts, key=len) for one in options for name in (*one.opts, *one.secondary_opts)}
     flags = {name for one in options if one.is_flag for name in (*one.opts, *one.secondary_opts)}
@@ -154,6 +154,10 @@ def _check_words(args: Sequence[str], parameters: Sequence[Any]) -> None:
         named = long_names.get(name)
         if (option is not None and not word) or (option is None and named is not None and equals and not value):
             raise UsageError(f"{option or named} is empty (a variable that is not set?)")
+        if option is not None and named is not None:
+            raise UsageError(
+                f"{option} lacks its value: {word}, which follows, is an option (as a value: {option}={word})"
+            )
         is_unknown = option is None and named is None and word.startswith("-") and word != "-"
         if is_unknown and (os.path.lexists(word) or (is_audio_name(word) and not equals)):
             raise UsageError(f"{word}: begins with a dash, as options do: for a file of this name give ./{word}")

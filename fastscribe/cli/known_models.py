@@ -13,6 +13,7 @@ from fastscribe.checkpoint.known_models import download, hub_name, known_models
 from fastscribe.checkpoint.location import is_packaged
 from fastscribe.cli.app import Application, Group, app, check_stdout, complete_published_models
 from fastscribe.cli.terminal import say
+from fastscribe.rooms import SIDE_MODELS
 
 if TYPE_CHECKING:
     from fastscribe.checkpoint.known_models import KnownModel
@@ -60,6 +61,8 @@ def list_models(
     widths = [max(len(line[column]) for line in [heading, *lines]) for column in range(len(heading))]
     for line in (heading, *lines):
         print("  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip())
+    for option, kind in SIDE_MODELS.items():
+        say(f"for --{option}: {kind.example}, {kind.what}")
 
 
 @models.command(epilog="Example: fastscribe transcribe calls/ --model $(fastscribe models pull parakeet-tdt-0.6b-v3)")

@@ -38,8 +38,8 @@ from fastscribe.cli.run_messages import (
     say_of_all_runs,
     say_shard,
     say_summary,
+    sound_lines,
     stopped_hint,
-    wordless_line,
 )
 from fastscribe.cli.terminal import failure_line, filter_mpg123_messages, say, show_table
 from fastscribe.config import DtypeName, DtypePolicy, FloatDtypeName, Options
@@ -289,8 +289,8 @@ def _write_all(
     transcriber.progress.left_out, transcriber.progress.repeats = listing.left_out, listing.repeats
     found = [line for hook in job.hooks for line in hook.lines]
     has_several = transcriber.progress.files > 1 or not job.output.is_stdout
-    wordless = wordless_line(transcriber.progress) if has_several and not job.quiet else ""
-    for line in filter(None, [*(others.lines if others else ()), *found, *transcriber.lines, wordless]):
+    sounds = sound_lines(transcriber.progress, job.options) if has_several and not job.quiet else ()
+    for line in filter(None, [*(others.lines if others else ()), *found, *transcriber.lines, *sounds]):
         bar.say(line)
     return run_stats(transcriber, perf_counter() - start, job.price_per_hour)
 

@@ -68,11 +68,15 @@ def recording_lines(audio: AudioInfo, options: Options) -> Iterator[tuple[str, s
             yield "surround", f"{audio.path}: {note}; {others}; rows of such recordings have audio_notes"
 
 
-def wordless_line(progress: Progress) -> str:
-    """Return the line about recordings of which no word was recognised: music, silence of a dead microphone; "" without any."""
+def sound_lines(progress: Progress, options: Options) -> Iterator[str]:
+    """Yield a line about recordings without words (music, silence of a dead microphone) and one about voices on channels."""
     number, names = progress.wordless, progress.first_wordless
-    has = "has" if number == 1 else "have"
-    return f"{count_of(number, 'recording')} {has} no words: {first_of(names, len(names), number)}" if number else ""
+    if number:
+        has = "has" if number == 1 else "have"
+        yield f"{count_of(number, 'recording')} {has} no words: {first_of(names, len(names), number)}"
+    if progress.apart and not options.has_speakers:
+        has = f"{count_of(progress.apart, 'recording')} {'has' if progress.apart == 1 else 'have'}"
+        yield f"{has} a voice on each of two channels: --speakers channels tells who speaks"
 
 
 def say_summary(job: TranscribeJob, stats: RunStats) -> None:

@@ -235,7 +235,10 @@ def transcribe(
     window: Annotated[
         int,
         speed_option(
-            "--window", min=1, help="Inputs to sort by length together.\fFewer give the first long recordings earlier."
+            "--window",
+            min=1,
+            help="Inputs to sort by length together.\fFewer give the first long recordings earlier. While fewer are there, "
+            "they wait up to 1 s for a slow list on stdin.",
         ),
     ] = _DEFAULTS.window,
     dry_run: Annotated[

@@ -9,6 +9,7 @@ Dimensions: B batch, S samples, C channels.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -16,7 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastscribe.audio.read import (
-    Spans,
     context_samples,
     is_plain_ratio,
     output_length,
@@ -25,7 +25,7 @@ from fastscribe.audio.read import (
     sample_type,
 )
 from fastscribe.segmentation.silence import centre, cut_out, find_zeros, mono_zeros
-from fastscribe.types import AudioInfo, Batch, Cut, Int64Array, NativeRows, SampleArray, Utterance
+from fastscribe.types import AudioInfo, Batch, Cut, Int64Array, MixNotes, NativeRows, SampleArray, Utterance
 
 Allocate = Callable[[tuple[int, ...], np.dtype[Any]], SampleArray]
 
@@ -40,15 +40,15 @@ class ReadRow(NamedTuple):
     length: int
     is_silent: bool = False  # digital silence alone, which is not decoded
     cuts: tuple[Cut, ...] = ()
-    opposite: Sequence[tuple[int, int]] = ()  # as read_into() gives it
+    notes: MixNotes | None = None  # as read_into() gives them, if there are any
 
     def noted(self, utterance: Utterance) -> Utterance:
         """Return the utterance that was read, with what reading it has shown."""
-        if not self.opposite:
+        if self.notes is None:
             return utterance
         from fastscribe.audio.mixing import noted
 
-        return replace(utterance, audio=noted(utterance.audio, self.opposite))
+        return replace(utterance, audio=noted(utterance.audio, self.notes))
 
 
 @dataclass(frozen=True)
@@ -137,16 +137,16 @@ class BatchArrays:
     def read(self, row: int, utterance: Utterance) -> ReadRow:
         """Read an utterance into its row. Raises AudioError."""
         row_S, length = self._samples_BS[row], 0
-        opposite: Spans = []
+        notes = MixNotes([], Counter())
         native_slot = self._native_slots.get(row)
         if native_slot is None:
-            length = read_into(row_S, utterance, self._rate, opposite)
+            length = read_into(row_S, utterance, self._rate, notes)
         row_S[length:] = 0
         samples, rate, num_samples = row_S, self._rate, length
         if native_slot is not None:
             group, slot = native_slot
             samples, rate = group.samples_BSC[slot, group.begin :], group.rate
-            length = read_native_into(group.samples_BSC[slot], group.begin, utterance, self._rate, opposite)
+            length = read_native_into(group.samples_BSC[slot], group.begin, utterance, self._rate, notes)
             num_samples = min(utterance.num_samples, length * rate // self._rate)
         if is_zero(samples[:num_samples]):
             return ReadRow(length, is_silent=True)
@@ -156,7 +156,7 @@ class BatchArrays:
             length -= round(sum(cut.duration_s for cut in cuts) * self._rate)
         if length < self._least and native_slot is None and not cuts and utterance.purpose == "words":
             cuts, length = centre(row_S, length, self._least, self._rate), self._least
-        return ReadRow(length, cuts=cuts, opposite=opposite)
+        return ReadRow(length, cuts=cuts, notes=notes if any(notes) else None)
 
     def batch(
         self, utterances: tuple[Utterance, ...], rows: Sequence[int], lengths_B: Int64Array, allocate: Allocate | None

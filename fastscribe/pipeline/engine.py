@@ -308,7 +308,8 @@ class Engine:
     def _lacks_memory(self, batch: Batch, error: Exception) -> bool:
         """Return True if the machine refuses memory for a row of a usual length: no recording is to blame."""
         is_usual = batch.lengths_B.max() <= DEFAULT_MAX_UTTERANCE_S * self.recognizer.sample_rate
-        return bool(is_usual) and self.device.type == "cpu" and is_out_of_memory(error)
+        is_of_words = self.device.type == "cpu" and batch.purpose == WORDS  # without its voices, a recording has a text
+        return bool(is_usual) and is_of_words and is_out_of_memory(error)
 
     def _run_isolated(self, batch: Batch) -> Iterator[Outcome]:
         yield from self.drain()

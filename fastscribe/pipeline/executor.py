@@ -76,7 +76,7 @@ class Executor(Protocol):
 
         Raises:
             DeviceFailed: No device is left.
-            UsageError: The devices are closed.
+            UsageError: It is closed.
         """
 
     def host_work(self, preparation: Preparation, stage: TextStage, rooms: Additions) -> HostWork:
@@ -100,7 +100,7 @@ class Executor(Protocol):
 
         Raises:
             DeviceFailed: No device is left.
-            UsageError: A graph mode that the user names is unavailable, or the devices are closed.
+            UsageError: A graph mode that the user names is unavailable, or it is closed.
         """
 
     def release(self, index: int) -> None:

@@ -126,7 +126,8 @@ class Additions:
         follow_up: Has the voices of a transcript's speakers heard.
         filter: Decides on inputs that are not done.
         edits: Changes the texts of results.
-        attach: Gives an input what its result is made of, before it is known whether it is done; None: it needs nothing.
+        attach: Gives an input what its result is made of, before it is known whether it is done, or leaves it out (None); None:
+            it needs nothing.
         make_texts: Makes results in place of text_stage.py's.
         reports: Return lines for the end of the run.
         max_held_s: Seconds of recordings that the run holds in memory.
@@ -138,7 +139,7 @@ class Additions:
     follow_up: VoicePrints | None = None
     filter: LanguageLock | None = None
     edits: TextEdits | None = None
-    attach: Callable[[Source | Failure], Source | Failure] | None = None
+    attach: Callable[[Source | Failure], Source | Failure | None] | None = None
     make_texts: MakeTexts | None = None
     reports: tuple[Callable[[], list[str]], ...] = ()
     max_held_s: float = math.inf

@@ -13,6 +13,7 @@ from fastscribe.audio.failures import to_failure
 from fastscribe.audio.media import RemoteMedium
 from fastscribe.config import Options, OutputStyle
 from fastscribe.cuda.device import host_array, short_switch_interval
+from fastscribe.errors import UsageError
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.executor import HostWork, Outcome, Plan
@@ -44,6 +45,7 @@ class LocalExecutor(Engine):
         self.style: OutputStyle | None = None
         self._options = Options()
         self._readers: ReplacingThreadPool | None = None
+        self._is_closed = False
 
     @property
     def facts(self) -> ModelFacts:
@@ -53,6 +55,8 @@ class LocalExecutor(Engine):
         return self.recognizer.choose_budget()
 
     def begin(self, options: Options, budget: Budget, stopwatch: Stopwatch) -> None:
+        if self._is_closed:
+            raise UsageError("this model is closed: load it again")
         self._options = options
         self.budget, self.stopwatch = budget, stopwatch
         self._readers = ReplacingThreadPool(options.threads or default_threads(), "read")
@@ -116,6 +120,7 @@ class LocalExecutor(Engine):
 
     def close(self) -> None:
         self.end()
+        self._is_closed = True
 
     def peak_bytes(self) -> int:
         return self.recognizer.peak_bytes()

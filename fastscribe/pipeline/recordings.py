@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fastscribe.audio.media import is_held
@@ -118,12 +119,13 @@ class RecordingsInFlight:
 
     def _complete(self, parts: Sequence[DecodedUtterance]) -> None:
         """Take in a recording that was decoded."""
-        if any(utterance.audio.opposite_phase for utterance, _ in parts):
+        if mixed := [utterance.audio for utterance, _ in parts if utterance.audio.alone_s]:
             from fastscribe.audio.mixing import joined
 
-            spans = {span for utterance, _ in parts for span in utterance.audio.opposite_phase}
-            noted = joined(spans, parts[0][0].audio.duration_s)
-            parts = [(replace(one, audio=replace(one.audio, opposite_phase=noted)), found) for one, found in parts]
+            spans = joined({span for one in mixed for span in one.opposite_phase}, mixed[0].duration_s)
+            alone_s = tuple(map(sum, zip(*(one.alone_s for one in mixed), strict=True)))
+            noted = partial(replace, opposite_phase=spans, alone_s=alone_s)
+            parts = [(replace(one, audio=noted(one.audio)), found) for one, found in parts]
         audio = parts[0][0].audio
         if self._follow_up is not None:
             self._audios[audio.index] = audio

@@ -66,6 +66,7 @@ class DeviceShare:
 
 
 _MAX_NAMES = 3  # files of a kind that are named
+_APART_S, _APART = 2.0, 0.1  # in which a voice has a channel for itself: time, and share of the recording
 _ADDED = ("batches", "utterances", "audio_s", "busy_s", "peak_bytes", "died", "pinned_bytes")
 
 
@@ -94,6 +95,7 @@ class Progress:
     gap_s: float = 0.0
     wordless: int = 0  # files transcribed of which no word was recognised
     first_wordless: list[str] = field(default_factory=list)  # paths of the first of them
+    apart: int = 0  # files transcribed of which each of two channels has a voice, and which were mixed
     padded_frames: int = 0
     real_frames: int = 0
     first_batch_at: float | None = None  # time.perf_counter() when the first batch had its results
@@ -123,6 +125,8 @@ class Progress:
             self.audio_s += result.audio.duration_s
             self.gaps += len(result.gaps)
             self.gap_s += sum(gap.end_s - gap.start_s for gap in result.gaps)
+            alone_s = result.audio.alone_s
+            self.apart += len(alone_s) == 2 and min(alone_s) >= max(_APART_S, _APART * result.audio.duration_s)
             self.wordless += not result.text
             if not result.text and len(self.first_wordless) < _MAX_NAMES:
                 self.first_wordless.append(result.audio.path)

@@ -1,7 +1,8 @@
 """Windows of inputs that are planned together. The next window is prepared while the model works on the last one.
 
 The first windows are small, so that work starts at once; each next one is larger. Their sizes depend on the inputs, not on
-timing. The exception is a slow source (paths that are typed or piped in): then a window leaves with the items it has.
+timing. The exception is a slow source (paths that are typed or piped in): then a window leaves with the items it has. Data in
+memory, which a server gives as they come, do so soon if the model has nothing else. Paths wait longer, as a listing may pause.
 
 One thread reads the source, which may block (a terminal). Threads or helper processes prepare the items; the thread that hears
 of a completed one moves the completed items, in order, to the window.
@@ -28,6 +29,7 @@ AHEAD_PER_THREAD = 8
 _FIRST_WINDOW = 1000
 _GROWTH = 1.5  # the next window must be gathered while this one is transcribed, at thousands of files a second
 _IDLE_S = 0.5  # without a window, the iteration yields IDLE this often
+_QUIET_S = 0.05  # data in memory wait no longer for others than until none has come for this long
 
 
 class PreparationGroup(Group, Generic[S, T]):
@@ -116,6 +118,7 @@ class WindowBuffer(Generic[S, T]):
         self._num_prepared, self._prepared_s = 0, 0.0
         self._pending: list[tuple[S, int]] = []  # sources of the next group, with their bytes
         self._waits_since: float | None = None  # when the window was first asked for since it has items
+        self._last_at = 0.0  # when the last source came
         self._lock = RLock()  # a group may be complete as soon as it is submitted
         self._room, self._ready = Condition(self._lock), Condition(self._lock)  # for the source, for the window
         self._prefetcher: Prefetcher[PreparationGroup[S, T]] = Prefetcher(pool, self._on_complete)
@@ -169,22 +172,33 @@ class WindowBuffer(Generic[S, T]):
             self._collect()  # what a slow group has done wakes no one
             if not self._has_items():
                 return None
-            if not self._is_full():
-                self._waits_since = self._waits_since or monotonic()
-                if monotonic() - self._waits_since < self._size.wait_s:
-                    return None
+            if not self._is_full() and not self._has_waited():
+                return None
             self._waits_since = None
             window, self._items, self._items_s, self._items_bytes = self._items, [], 0.0, 0
             self._max_items = min(self._size.items, int(self._max_items * _GROWTH))
             self._collect()
             return window
 
+    def _has_waited(self) -> bool:
+        """Return True if a window that is not full has waited long enough, or if its data need not wait."""
+        now = monotonic()
+        if self._waits_since is None:
+            self._waits_since = now
+        elif self._items_bytes and self._is_awaited() and not len(self._prefetcher) and now - self._last_at >= _QUIET_S:
+            return True  # it is asked for again, after IDLE: the model has nothing else
+        return now - self._waits_since >= self._size.wait_s
+
+    def _is_awaited(self) -> bool:
+        """Return True if the iterating thread waits for a window, and does nothing else meanwhile."""
+        return self._preparers is not None and self._preparers.wake is None
+
     def _wait(self) -> None:
         """Wait until a window may be ready, for a moment at most."""
         with self._lock:
-            is_awaited = self._preparers is not None and self._preparers.wake is None
-            if is_awaited and not (self._has_items() and self._is_full()):
-                self._ready.wait(min(_IDLE_S, self._size.wait_s, self._prefetcher.remaining_s()))
+            if self._is_awaited() and not (self._has_items() and self._is_full()):
+                longest_s = _QUIET_S if self._items_bytes else _IDLE_S
+                self._ready.wait(min(longest_s, self._size.wait_s, self._prefetcher.remaining_s()))
 
     def _has_items(self) -> bool:
         """Return True if there is an item, or no other one will come."""
@@ -283,6 +297,7 @@ class WindowBuffer(Generic[S, T]):
 
     def _add_source(self, source: S, num_bytes: int) -> None:
         with self._lock:
+            self._last_at = monotonic()
             self._ahead_bytes += num_bytes
             self._pending.append((source, num_bytes))
             if self._preparers is None or len(self._pending) >= self._preparers.chunk:

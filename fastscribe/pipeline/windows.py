@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Window = list[PreparedInput]
 
 MAX_WINDOW_BYTES = 512 << 20  # the caller's data in a window, while the model works on another
-_MAX_WAIT_S = 1.0  # a window with recordings waits this long for a slow source
+_MAX_WAIT_S = 1.0  # a window with recordings waits this long for a slow source, if they are files (window_buffer.py)
 _EXPECTED_S = 3600.0  # length of a recording that is held as a whole, while that of none is known
 
 
@@ -148,10 +148,13 @@ class InputWindows:
             yield source
 
     def _added_bytes(self, source: Source | Failure) -> int:
-        """Return the memory that a source adds to the ones before. Parts of the same data come one after another."""
+        """Return the memory that a source adds to the ones before; 0 for files.
+
+        Parts of the same data come one after another. Each but the first counts as a byte.
+        """
         data, num_bytes = (0, 0) if isinstance(source, Failure) else held_memory(source.file)
         is_same, self._last_data = data == self._last_data, data
-        return 0 if is_same else num_bytes
+        return min(1, num_bytes) if is_same else num_bytes
 
     def _until_error(self, inputs: Inputs) -> Iterator[Any]:
         """Yield the caller's inputs. The caller's error ends them."""
@@ -196,13 +199,14 @@ def expected_sources(
     sources: Iterable[Source | Failure],
     ledger: Ledger | None,
     options: Options,
-    attach: Callable[[Source | Failure], Source | Failure] | None = None,
+    attach: Callable[[Source | Failure], Source | Failure | None] | None = None,
 ) -> Generator[Source | Failure, None, None]:
     """Number the sources by position, set the channel and the track that they do not name, and yield those of this run."""
     for index, source in enumerate(sources):
-        numbered: Source | Failure = replace(source, index=index)
-        if attach is not None:
-            numbered = attach(numbered)
+        given: Source | Failure = replace(source, index=index)
+        numbered = given if attach is None else attach(given)
+        if numbered is None:
+            continue
         if isinstance(numbered, Source):
             track = options.track if numbered.track is None else numbered.track
             channel = options.channel if numbered.channel is None else numbered.channel

@@ -10,12 +10,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from fastscribe.config import Options
+from fastscribe.config import CHANGES_OF_TEXT, Options
 from fastscribe.errors import ManifestError, UsageError
 from fastscribe.languages import written_language
 from fastscribe.readable.fillers import FILLER_LANGUAGES, without_fillers
 from fastscribe.readable.itn import ITN_LANGUAGES, Itn
 from fastscribe.readable.words import edit_alternatives, edit_segments, with_own_words
+from fastscribe.results.fingerprint import option_name
 from fastscribe.results.rows import ResultRow
 from fastscribe.types import Failure, Transcript, Word
 
@@ -126,8 +127,7 @@ class TextEdits:
 
 def _asked(options: Options) -> list[str]:
     """Return the options that change texts and are set."""
-    values = {"--remove-fillers": options.remove_fillers, "--itn": options.itn}
-    return [option for option, is_set in values.items() if is_set]
+    return [option_name(name) for name in CHANGES_OF_TEXT if getattr(options, name)]
 
 
 def _code(tag: str | None) -> str | None:

@@ -12,7 +12,16 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-from fastscribe.config import CHANNELS, ModelConfig, Options, OutputStyle, SpeakerNames, SubtitleStyle, streaming_text
+from fastscribe.config import (
+    CHANGES_OF_TEXT,
+    CHANNELS,
+    ModelConfig,
+    Options,
+    OutputStyle,
+    SpeakerNames,
+    SubtitleStyle,
+    streaming_text,
+)
 
 _FORMAT_VERSION = 1  # of the output; raise it when the content of rows or files changes
 # Options that change the speed only.
@@ -57,17 +66,18 @@ def fingerprint(model_digest: str, resolved: Mapping[str, Any], options: Options
     shaping = {
         name: value for name, value in chosen.items() if name not in _SPEED_ONLY | _LAYOUT | _RESOLVED_LATER | defaulted
     }
-    named = {_option(name): value for name, value in {**shaping, **resolved, "tokens": style.tokens}.items()}
+    named = {option_name(name): value for name, value in {**shaping, **resolved, "tokens": style.tokens}.items()}
     return {"model": model_digest, **named, "output format": _FORMAT_VERSION}
 
 
 def text_settings(options: Options) -> dict[str, Any]:
     """Return the part of a fingerprint that tells how texts are changed."""
-    chosen = {name: getattr(options, name) for name in ("language", "remove_fillers", "itn")}
-    return {_option(name): value for name, value in chosen.items() if value != getattr(_DEFAULTS, name)}
+    chosen = {name: getattr(options, name) for name in ("language", *CHANGES_OF_TEXT)}
+    return {option_name(name): value for name, value in chosen.items() if value != getattr(_DEFAULTS, name)}
 
 
-def _option(field: str) -> str:
+def option_name(field: str) -> str:
+    """Return the option of a field of Options, as a command takes it."""
     return f"--{field.replace('_', '-')}"
 
 

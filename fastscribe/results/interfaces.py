@@ -24,7 +24,7 @@ NOT_MOVED = "none"  # as --moved has it
 class Ledger:
     """Decides which inputs this run transcribes: all of its shard's, because nothing of earlier runs is kept.
 
-    `lock` guards everything in a ledger that several threads change.
+    One that knows earlier results overrides is_done(). `lock` guards everything in a ledger that several threads change.
 
     Args:
         shard: The part of the inputs that this run transcribes.

@@ -22,8 +22,9 @@ from unicodedata import normalize
 import numpy as np
 
 from fastscribe._system.file_kinds import safe_open
-from fastscribe.config import FILE_FORMATS
+from fastscribe.config import CHANGES_OF_TEXT, FILE_FORMATS
 from fastscribe.errors import UsageError
+from fastscribe.results.fingerprint import option_name
 from fastscribe.types import BoolArray, RecordArray, UInt64Array
 
 VERSION = 4
@@ -39,8 +40,8 @@ _MAX_FORMER = 4  # contents of a file that are remembered
 _NUM_INT64 = 1 << 63
 _ABSENT = object()
 _LEFT_OUT = {"--beam": 1, "--pnc": True}  # values that a fingerprint does not mention
-_CHANGES_OF_TEXT = {"--itn", "--remove-fillers"}  # with which a fingerprint has the language
-_NO_OPTIONS = ("--align", "--speaker-map", "--pnc")  # names in a fingerprint that a command does not take so
+_CHANGES_OF_TEXT = set(map(option_name, CHANGES_OF_TEXT))  # with which a fingerprint has the language
+_NO_OPTIONS = ("--speaker-map", "--pnc")  # names in a fingerprint that a command does not take so
 _PHRASES, _MODEL = "a list of phrases", "a model"  # of which a fingerprint has digests
 ENTRY = np.dtype(
     [
@@ -434,18 +435,22 @@ def check_same_settings(where: Path | str, before: Mapping[str, Any], fingerprin
         names = [name for name in names if name != "--language"]  # it follows, as others do only if somebody gave them
     if not names:
         return
+    start_over = "" if "export" in now else ", or --overwrite to start over"  # which export does not have
+    if "--align" in names:
+        command = "align" if "--align" in before else "transcribe"
+        raise UsageError(f"{where}: holds results of {command}: use another folder{start_over}")
     differences = "; ".join(
         f"{name}: {'other phrases were given' if name == '--boost' else 'was another one'}"
         if {_shown(before, name), _shown(now, name)} <= {_PHRASES, _MODEL}
         else f"{name} was {_shown(before, name)}, is {_shown(now, name)}"
         for name in names
     )
+    alone = " (new recordings alone may go there, and fastscribe export -o joins the results)" if start_over else ""
     why = ", which needs decoding again" if names == ["--tokens"] and now["--tokens"] else ""
-    start_over = "" if "export" in now else ", or --overwrite to start over"  # which export does not have
     go_on = [_as_given(before, name) for name in names]
     same = "" if None in go_on else f"; to go on here, run it {', '.join(filter(None, go_on))}"
     raise UsageError(
-        f"{where}: holds results of a run with other settings ({differences}{why}): use another folder{start_over}{same}"
+        f"{where}: holds results of a run with other settings ({differences}{why}): use another folder{alone}{start_over}{same}"
     )
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from fastscribe._system.text_layout import count_of
 from fastscribe.errors import UsageError
@@ -19,6 +22,7 @@ from fastscribe.types import Source
 
 MOVES = "moved"  # what --moved has said so far, among the facts of a journal
 _FEW = 256  # inputs that are looked at
+_ROWS = 64  # results that are looked at, each a request to a store
 _MANY = 100_000  # lines of the journal in which they are sought
 
 
@@ -26,8 +30,9 @@ def moved_line(storage: Storage, run: OutputRun, journal: Journal, inputs: Itera
     """Return what a run says if results seem to be of its inputs when they were elsewhere; "" if there is nothing to say.
 
     There is nothing to say if all of the first inputs have results, or if nothing is known of the others under any other path.
-    If most have results, the run goes on after its line. A --moved finds a result that an earlier run has taken over, too, and
-    the run ends if it finds none; not a shard of which most have results, as those that moved may be in others.
+    New recordings may be among them if most of the old folder's are found again. If most inputs have results, the run goes on
+    after its line. A --moved finds a result that an earlier run has taken over, too, and the run ends if it finds none; not a
+    shard of which most have results, as those that moved may be in others.
 
     Args:
         storage: Where the results are.
@@ -57,19 +62,23 @@ def moved_line(storage: Storage, run: OutputRun, journal: Journal, inputs: Itera
 
     if given is not None and any(is_known(one, given) for one in chain(sources, files)):
         return ""
-    found = None if journal.path is None else _find_moved(journal.path, run, new, is_part)
-    moved = None if found is None else _place_of(found, storage, is_known, journal.facts, given is not None)
+    found = [] if journal.path is None else _find_moved(journal.path, run, new)
+    moved = _place_of(found, storage, is_known, journal.facts, given is not None) if found else None
+    are_most = 2 * len(found) > len(new)  # the others may be new recordings
+    if moved and not (is_part or are_most or _is_of_most(moved, storage, journal)):
+        moved = None
     if given is not None:
         near = f"did you mean {moved}?" if moved else f"--moved {NOT_MOVED} decodes them"
         raise UsageError(f"{given}: takes over no result in {where}, so nothing is decoded: {near}")
-    if found is None or moved is None:
+    if moved is None:
         return ""
     gone = "" if os.path.exists(moved.old) else ", which is gone"
     place = "that were elsewhere" if moved.old == UNKNOWN_PLACE else f"in {moved.old}{gone}"
     if is_part:
         again = f"the names and sizes of {count_of(len(found), 'input')} without a result: {moved} takes them over"
         return f"{where}: holds results of recordings {place}, with {again}" if _are_same(found) else ""
-    text = f"{where}: holds results of recordings {place}, with the names and sizes of these inputs"
+    these = "these inputs" if are_most else "some of these inputs"
+    text = f"{where}: holds results of recordings {place}, with the names and sizes of {these}"
     if not _are_same(found):
         return f"{text}; these are decoded as others: if they are the same, {moved} takes the results over"
     raise UsageError(
@@ -85,11 +94,10 @@ class _Found(NamedTuple):
     entry: Entry
 
 
-def _find_moved(journal: Path, run: OutputRun, new: list[Source], is_part: bool) -> list[_Found] | None:
-    """Return the `new` inputs of which results have the names and sizes, in the journal's order; None if they are too few.
+def _find_moved(journal: Path, run: OutputRun, new: list[Source]) -> list[_Found]:
+    """Return the `new` inputs of which results have the names and sizes, in the journal's order.
 
-    Of several results of one name and size, the one with the most folders alike counts. With `is_part` any may be new
-    recordings.
+    Of several results of one name and size, the one with the most folders alike counts.
     """
     wanted: dict[tuple[str, int | None], tuple[Source, int]] = {}
     for source in new:
@@ -105,8 +113,7 @@ def _find_moved(journal: Path, run: OutputRun, new: list[Source], is_part: bool)
             alike = entry.state == state, len(name)
             if source.id not in found or alike > found[source.id][0]:
                 found[source.id] = alike, _Found(source, state, entry)
-    is_enough = found and (is_part or 2 * len(found) > len(new))
-    return [one for _, one in found.values()] if is_enough else None
+    return [one for _, one in found.values()]
 
 
 def _ends(id: str) -> list[str]:
@@ -144,22 +151,51 @@ def _place_of(
     place is UNKNOWN_PLACE if rows name it by a path that counts from their list, or from another folder than this run's.
     """
     source, _, entry = found[0]
-    row = storage.read(ROWS, entry.begin, entry.end)
-    if not is_row(row):  # someone edited the rows, which a run mends first
+    stated, path = _stated_path(storage, entry), str(source.file)
+    if stated is None:  # someone edited the rows, which a run mends first
         return None
-    stated, path = str(json.loads(row).get("audio_filepath")), str(source.file)
     is_relative = source.row is not None and not os.path.isabs(stated)  # to its list, which may have been anywhere
     here = _folders(os.path.abspath(stated), os.path.abspath(path))
     is_relative &= here is None or not is_known(source, here)  # a folder's rows count from here
-    places = [os.path.join(os.sep, UNKNOWN_PLACE, stated) if is_relative else os.path.abspath(stated)]
-    for before, after in facts.get(MOVES, ()):  # one may be mistyped, so the others count from any place
-        found_at = (Moved(after, before).before(place) for place in places)
-        places = list(dict.fromkeys([*places, *filter(None, found_at)]))[:_FEW]
+    first = os.path.join(os.sep, UNKNOWN_PLACE, stated) if is_relative else os.path.abspath(stated)
+    places = _places_since(first, facts)
     moves = [(old, _folders(old, os.path.abspath(path))) for old in places]
     old, moved = next((one for one in moves if one[1] and is_known(source, one[1])), moves[0])
     if moved is None or (os.path.exists(old) and not may_be_there):
         return None
     return moved if is_known(source, moved) else moved._replace(old=UNKNOWN_PLACE)
+
+
+def _stated_path(storage: Storage, entry: Entry) -> str | None:
+    """Return the path of a recording as its row has it; None if that is no row."""
+    row = storage.read(ROWS, entry.begin, entry.end)
+    with suppress(ValueError, KeyError):
+        return str(json.loads(row)["audio_filepath"]) if is_row(row) else None
+    return None
+
+
+def _places_since(first: str, facts: Mapping[str, Any]) -> list[str]:
+    """Return where a recording was at first, and where each --moved says that it was since then."""
+    places = [first]
+    for before, after in facts.get(MOVES, ()):  # one may be mistyped, so the others count from any place
+        found_at = (Moved(after, before).before(place) for place in places)
+        places = list(dict.fromkeys([*places, *filter(None, found_at)]))[:_FEW]
+    return places
+
+
+def _is_of_most(moved: Moved, storage: Storage, journal: Journal) -> bool:
+    """Return True if most results of the old place are of recordings that are in the new one alone, and of their sizes.
+
+    Some are looked at, from all parts of the journal.
+    """
+    live, are_moved = np.flatnonzero(journal.is_live), list[bool]()
+    for entry in map(journal.entry, live[:: len(live) // _ROWS + 1].tolist()):
+        stated = _stated_path(storage, entry)
+        for old in () if stated is None else _places_since(os.path.abspath(stated), journal.facts):
+            if new := Moved(moved.new, moved.old).before(old):
+                is_there = os.path.isfile(new) and os.path.getsize(new) == entry.input_bytes
+                are_moved.append(is_there and not os.path.exists(old))
+    return 2 * sum(are_moved) > len(are_moved)
 
 
 def _folders(old: str, new: str) -> Moved | None:

@@ -263,7 +263,7 @@ class JournaledOutput:
             stays, them = ("it stays as it is", "it") if is_one else ("they stay as they are", "them")
             yield (
                 f"{self._path_of(kept[0])}{_others(kept)}: edited since the run: {stays}; for the machine's text, delete "
-                f"{them} and repeat the command"
+                f"{them} and repeat the command; fastscribe align --text makes other formats of a corrected text"
             )
         if foreign := list(self._names.foreign.items()):
             file, name = foreign[0]

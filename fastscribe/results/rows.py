@@ -56,7 +56,8 @@ def _rows(file: str) -> Iterator[ResultRow | ManifestError]:
             except ManifestError as error:
                 if number == 1 and extension(file) in FILE_FORMATS:
                     raise UsageError(
-                        f"{printable(file)}: holds no rows: give its run's folder or {_ROWS_NAME}"
+                        f"{printable(file)}: holds no rows: give its run's folder or {_ROWS_NAME}; of a corrected text, "
+                        "fastscribe align --text makes other formats"
                     ) from None
                 yield error
     except NotJsonLines as error:

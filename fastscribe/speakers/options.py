@@ -17,6 +17,7 @@ from fastscribe.cli.run_hooks import ExportHook, RunHook, Stored
 from fastscribe.cli.terminal import say
 from fastscribe.config import CHANNELS, OutputStyle, SpeakerNames
 from fastscribe.errors import ManifestError, UsageError
+from fastscribe.rooms import SIDE_MODELS
 from fastscribe.speakers.command import after_run
 from fastscribe.speakers.settings import check_names, parse_streaming
 from fastscribe.types import Failure, Transcript
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from fastscribe.speakers.persons import Recording
 
 _audio_option, _output_option = options_in("Audio"), options_in("Output")
-_MODEL = "nvidia/diar_streaming_sortformer_4spk-v2.1"
+_MODEL, _VOICE_MODEL = (SIDE_MODELS[name].example for name in ("speakers", "voices"))
 # Why the dialogue of a recording has one speaker.
 _REASONS = {
     "mono": ("has one channel", "have one channel"),
@@ -136,15 +137,16 @@ def _of_transcribe(
             "--voices",
             metavar="MODEL",
             help="Tell whose voices they are.\fWith --speakers or --rttm: a voice model (NVIDIA's TitaNet or ECAPA-TDNN: its "
-            "path or Hugging Face name, such as nvidia/speakerverification_en_titanet_large) makes a voice print of each "
+            f"path or Hugging Face name, such as {_VOICE_MODEL}) makes a voice print of each "
             "speaker. fastscribe speakers finds the persons of all recordings by them.",
         ),
     ] = None,
 ) -> RunHook:
-    if speakers is not None and speakers.isdecimal() and not os.path.exists(speakers):
+    is_path = speakers in (None, CHANNELS) or "/" in speakers or speakers.endswith(".nemo") or os.path.lexists(speakers)
+    if not is_path:
         raise UsageError(
-            f"--speakers {speakers}: takes no number: give a speaker model, which finds how many speak (--speakers "
-            f"{_MODEL}), or of calls with a channel for each speaker: --speakers channels"
+            f"--speakers {speakers}: no such file or folder: give channels if each speaker has one, or a speaker model, which "
+            f"finds how many speak (--speakers {_MODEL}); names go to --speaker-names"
         )
     if speakers == CHANNELS and value_of(context, "channel") is not None:
         raise typer.BadParameter("--channel and --speakers exclude each other: --speakers channels takes all channels")

@@ -5,6 +5,7 @@ all of its samples, and makes a dialogue of its channels or gives its words to s
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -14,7 +15,7 @@ import numpy as np
 
 from fastscribe.audio.failures import to_failure
 from fastscribe.audio.mixing import noted
-from fastscribe.audio.read import Spans, channel_blocks, read
+from fastscribe.audio.read import channel_blocks, read
 from fastscribe.audio.surround import SURROUND
 from fastscribe.pipeline.interfaces import PlainInputs, PlainTranscripts, Step
 from fastscribe.segmentation.loudness import SILENCE
@@ -23,7 +24,7 @@ from fastscribe.speakers.config import TURNS, SpeakerModelConfig
 from fastscribe.speakers.dialogues import check_names, dialogue
 from fastscribe.speakers.turns import RttmTurns, stitched, turns_of, windows
 from fastscribe.text.transcript import DecodedUtterance
-from fastscribe.types import AudioInfo, Float32Array, Samples, Transcript, Turn, Utterance
+from fastscribe.types import AudioInfo, Float32Array, MixNotes, Samples, Transcript, Turn, Utterance
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,11 +91,11 @@ class ByModel(PlainInputs, PlainTranscripts):
 
     def hold(self, audio: AudioInfo) -> AudioInfo:
         """Read a recording. Return one of its samples in memory, mono at the recogniser's rate. Raises AudioError."""
-        opposite: Spans = []
-        samples_S = read(audio, 0, audio.num_samples, sample_rate=self.sample_rate, opposite=opposite)
+        notes = MixNotes([], Counter())
+        samples_S = read(audio, 0, audio.num_samples, sample_rate=self.sample_rate, notes=notes)
         held = HeldSamples(samples_S[:, None], self.sample_rate, audio.id, audio)
         return replace(
-            noted(audio, opposite),
+            noted(audio, notes),
             sample_rate=self.sample_rate,
             channels=1,
             num_samples=len(samples_S),

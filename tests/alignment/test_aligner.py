@@ -139,6 +139,39 @@ def test_a_name_before_a_line_is_a_speaker(aligner: Aligner, tmp_path: Path, nam
     assert f"\n{names[1]}: {parts[1]}\n" in render(found, "srt")
 
 
+@pytest.mark.parametrize("format", ["srt", "vtt", "ass", "md"])
+def test_speakers_come_back_from_what_a_run_writes(aligner: Aligner, tmp_path: Path, format: str) -> None:
+    words = TEXTS[FILES[0].name].split()
+    text = f"Anna: {' '.join(words[:4])}\n\nBerta: {' '.join(words[4:])}\n"
+    written = aligned(aligner, tmp_path, {FILES[0].name: text})[FILES[0].name]
+    (tmp_path / f"a.{format}").write_text(render(written, format), encoding="utf-8")
+    (found,) = aligner.align(FILES[0], tmp_path / f"a.{format}")
+    assert isinstance(found, Transcript) and found.speakers == ("Anna", "Berta") and found.words == written.words
+    for other in ("srt", "vtt", "txt", "md"):
+        assert render(found, other) == render(written, other), other
+
+
+@pytest.mark.parametrize("names", [("", ""), ("Anna: ", "Berta: ")])
+def test_paragraphs_of_a_text_stay(aligner: Aligner, tmp_path: Path, names: tuple[str, str]) -> None:
+    """A sound before the first name is of none of the speakers."""
+    words = TEXTS[FILES[0].name].split()
+    text = f"(Jingle)\n\n{names[0]}{' '.join(words[:4])}\n\n{names[1]}{' '.join(words[4:])}\n"
+    given = text if names[0] else text.replace(f" {words[1]}", f"\n{words[1]}")
+    found = aligned(aligner, tmp_path, {FILES[0].name: given})[FILES[0].name]
+    stored = to_result(to_object(found))
+    assert isinstance(stored, Transcript) and render(stored, "txt") == render(found, "txt") == text
+    assert "\n(Jingle)\n" in render(found, "srt") and "[00:00] (Jingle)\n\n[00:0" in render(found, "md")
+    assert found.speakers == (("Anna", "Berta") if names[0] else ()) and not any(word.missing for word in found.words)
+
+
+def test_a_word_that_is_not_written_follows_those_around_it(aligner: Aligner, tmp_path: Path) -> None:
+    """An unspoken title has no subtitle, with a figure, too."""
+    text = f"ox an β ox β\n{TEXTS[FILES[0].name]} β"
+    found = aligned(aligner, tmp_path, {FILES[0].name: text})[FILES[0].name]
+    assert [word.missing for word in found.words] == [True] * 5 + [False] * (len(found.words) - 5)
+    assert "ox" not in render(found, "srt") and "β" in render(found, "srt")
+
+
 def test_words_that_were_not_spoken_are_missing(aligner: Aligner, tmp_path: Path) -> None:
     file = FILES[5].name
     words = TEXTS[file].split()

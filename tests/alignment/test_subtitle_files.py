@@ -7,9 +7,22 @@ import warnings
 import pytest
 from pysubs2 import SSAFile
 
-from fastscribe.alignment.texts import NoCues, decode, format_of, read_subtitles, without_names
+from fastscribe.alignment.texts import (
+    NoCues,
+    decode,
+    format_of,
+    read_subtitles,
+    without_markup,
+    without_names,
+    without_sounds,
+)
 
-TIMES = ("00:00:01,000 --> 00:00:02,500", "00:00:03,000 --> 00:00:04,000", "00:00:05,000 --> 00:00:06,000")
+TIMES = (
+    "00:00:01,000 --> 00:00:02,500",
+    "00:00:03,000 --> 00:00:04,000",
+    "00:00:05,000 --> 00:00:06,000",
+    "00:00:07,000 --> 00:00:08,000",
+)
 ASS = """[Script Info]
 ScriptType: v4.00+
 
@@ -80,6 +93,37 @@ def test_names_before_lines() -> None:
 
 
 @pytest.mark.parametrize(
+    ("cues", "words", "speakers"),
+    [
+        (
+            ["Anna: one\ntwo", "three", "Bob: four", "five"],
+            ["one two", "three", "four", "five"],
+            [*["Anna"] * 2, *["Bob"] * 2],
+        ),
+        (["[wind]", "- Anna: one", "- [sighs] Anna: two"], ["", "one", "two"], ["", "Anna", "Anna"]),
+        (["agent: one", "agent: two", "client: three"], ["one", "two", "three"], ["agent", "agent", "client"]),
+        (["Anna: one\nBob: two", "Anna: three"], ["one two", "three"], []),
+        (["Anna: one", "two\nAnna: three"], ["one", "two three"], []),
+        (["one", "Anna: two", "Anna: three"], ["one", "two", "three"], []),
+    ],
+    ids=["first of each turn", "after a sound", "small letters", "two in a cue", "behind another", "not the first"],
+)
+def test_names_tell_who_speaks_each_cue(cues: list[str], words: list[str], speakers: list[str]) -> None:
+    """Without a name, that is the speaker before. If they do not tell it of every cue, no cue has a speaker."""
+    given = read_subtitles(srt(*cues), "srt")
+    assert given[0].split("\n") == words
+    assert [cue["speaker"] for cue in given[1]["cues"] if "speaker" in cue] == speakers
+
+
+def test_voices_of_webvtt() -> None:
+    voices = ("<v A &amp; B>one</v>", "two", "<v.loud Bob>three")
+    text = "WEBVTT\n\n" + "".join(f"0:0{n} --> 0:0{n + 1}\n{voice}\n\n" for n, voice in enumerate(voices))
+    assert [cue["speaker"] for cue in read_subtitles(text, "vtt")[1]["cues"]] == ["A & B", "A & B", "Bob"]
+    both = text.replace("<v.loud Bob>", "<v Bob>no <v Anna>")
+    assert not any("speaker" in cue for cue in read_subtitles(both, "vtt")[1]["cues"])
+
+
+@pytest.mark.parametrize(
     "text",
     [
         srt("one", "two").replace("\n", "\r\n"),
@@ -131,8 +175,9 @@ def test_webvtt() -> None:
             "text": "<v.loud Bob>Hello</v> <c.red>you&nbsp;all</c>",
             "id": "intro",
             "settings": "line:0",
+            "speaker": "Bob",
         },
-        {"start": 3.0, "end": 4.0, "text": "<i>there</i>"},
+        {"start": 3.0, "end": 4.0, "text": "<i>there</i>", "speaker": "Bob"},
     ]
 
 
@@ -164,7 +209,7 @@ def test_rolling_captions_are_spoken_once() -> None:
 def test_ass() -> None:
     words, given = read_subtitles(ASS, "ass")
     assert words.split("\n") == ["hello all", "there, you", ""]
-    assert given["cues"][1] == {"start": 3.0, "end": 4.0, "text": "{\\i1}there{\\i0},\\Nyou"}
+    assert given["cues"][1] == {"start": 3.0, "end": 4.0, "text": "{\\i1}there{\\i0},\\Nyou", "speaker": "Anna"}
     kept = SSAFile.from_string(given["header"], "ass")
     assert [(one.layer, one.style, one.name, one.type) for one in kept][:2] == [
         (0, "Fancy", "Bob", "Dialogue"),
@@ -246,7 +291,35 @@ def test_formats() -> None:
         ("One thing: it\nis so: never\nat all\nagain and\nagain", None, [None] * 5),
         ("at 10:30 we\nhttp://a.b c\nhe said: no", None, [None] * 3),
         ("", "", []),
+        (
+            "**Anna**: Hi.\nSo there.\n**A Lady of the House**: Yes.",
+            "Hi.\nSo there.\nYes.",
+            ["Anna", "Anna", "A Lady of the House"],
+        ),
     ],
 )
 def test_names_in_a_text(text: str, spoken: str | None, speakers: list[str | None]) -> None:
     assert without_names(text) == (text if spoken is None else spoken, speakers)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ("# A talk\n\n[00:04] **Host**: Hi.\n**Guest:** Yes.", "\n\n**Host**: Hi.\n**Guest**: Yes."),
+        ("**one** *two* __three__ _four_ ***five*** **six *seven* eight**", "one two three four five six seven eight"),
+        (r"5 * 3 * 2 \*one\* two_three_four **five \* six**", "5 * 3 * 2 *one* two_three_four five * six"),
+        ("**one** two **three", "one two **three"),
+    ],
+)
+def test_markdown(given: str, text: str) -> None:
+    """Headings, times and emphasis are left out. A name stays bold, so that it is one whatever it looks like."""
+    assert without_markup(given) == text
+
+
+def test_sounds_in_a_text_are_not_spoken() -> None:
+    """Within a line, round brackets and asterisks are as good as commas."""
+    text = "(Jingle 7)\n*sighs*\nHe (the\tman) *said* [door slams] no."
+    silent = without_sounds(text)
+    assert silent.split("\n")[2].replace("\u2060", "") == "He (the\tman) *said*   no."
+    assert list(map(len, silent.split())) == list(map(len, text.split()))
+    assert not any(map(str.isalnum, "".join(silent.split("\n")[:2])))

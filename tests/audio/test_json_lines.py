@@ -89,7 +89,11 @@ def test_binary_data_is_named() -> None:
     [
         ("report.json", '{\n  "files": 1\n}', "is the report of a run: give its folder"),
         ("talk.md", "# talk.mp3 (10:00)\n", "holds no rows: give its run's folder or transcripts.jsonl"),
-        ("talk.srt", "1\n00:00:00,000 --> 00:00:01,080\nIt.\n", "holds no rows: give its run's folder"),
+        (
+            "talk.srt",
+            "1\n00:00:00,000 --> 00:00:01,080\nIt.\n",
+            "of a corrected text, fastscribe align --text makes other formats",
+        ),
     ],
 )
 def test_other_files_of_a_run_lead_to_its_rows(tmp_path: Path, name: str, text: str, said: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import soundfile
 from fastscribe.audio.mixing import joined, noted
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import blocks, read, read_native_into
-from fastscribe.types import AudioInfo, Source, Utterance
+from fastscribe.types import AudioInfo, MixNotes, Source, Utterance
 from tests.conftest import AUDIO
 
 RATE = 16_000
@@ -27,13 +28,13 @@ def written(path: Path, *channels: np.ndarray, offset_s: float | None = None, **
 
 
 def read_whole(audio: AudioInfo) -> tuple[np.ndarray, list[tuple[int, int]]]:
-    opposite: list[tuple[int, int]] = []
-    return read(audio, 0, audio.num_samples, sample_rate=RATE, opposite=opposite), opposite
+    notes = MixNotes([], Counter())
+    return read(audio, 0, audio.num_samples, sample_rate=RATE, notes=notes), notes.opposite
 
 
 def rows(audio: AudioInfo, opposite: list[tuple[int, int]]) -> tuple[tuple[float, float], ...]:
     """Return what the recording's row says."""
-    return joined(noted(audio, opposite).opposite_phase, audio.duration_s)
+    return joined(noted(audio, MixNotes(opposite, Counter())).opposite_phase, audio.duration_s)
 
 
 def level(samples_S: np.ndarray) -> float:
@@ -126,6 +127,26 @@ def test_others_are_averaged(tmp_path, second):
     np.testing.assert_array_equal(samples_S[at], samples_SC.mean(axis=1)[at])
 
 
+@pytest.mark.parametrize(
+    ("leak", "alone_s"), [(0.03, (10.0, 6.0)), (0.5, (0.0, 0.0)), (1.0, (0.0, 0.0))], ids=["soft", "loud", "one voice"]
+)
+def test_the_time_in_which_a_channel_alone_has_sound(tmp_path, leak, alone_s):
+    """As of two voices with a microphone each, if the other voice is soft there; in silence neither channel has sound."""
+    noise_S = np.random.default_rng(2).normal(0, 0.3, 10 * RATE)
+    voices = np.zeros((2, 20 * RATE))
+    voices[0, : len(noise_S)], voices[1, 14 * RATE :] = noise_S, noise_S[: 6 * RATE]
+    audio = written(tmp_path / "a.wav", voices[0] + leak * voices[1], voices[1] + leak * voices[0])
+    rows_SC = np.empty((10 * RATE, 2), np.int16)
+    for num_parts, read_part in ((1, read), (2, read), (2, read_native_into)):
+        notes, length = MixNotes([], Counter()), audio.num_samples // num_parts
+        for part in range(num_parts):
+            if read_part is read:
+                read(audio, part * length, length, sample_rate=RATE, notes=notes)
+            else:
+                read_native_into(rows_SC, 0, Utterance(audio, part * length, length), RATE, notes)
+        assert noted(audio, notes).alone_s == pytest.approx(alone_s, abs=0.6)
+
+
 def test_a_constant_offset_hides_nothing(tmp_path):
     samples_S, opposite = read_whole(written(tmp_path / "a.wav", TONES + 0.2, 0.2 - TONES))
     assert np.corrcoef(samples_S, TONES)[0, 1] > 0.999 and opposite
@@ -135,4 +156,4 @@ def test_what_a_row_says():
     assert joined([(5.0, 8.0), (0.0, 1.0), (1.5, 3.0), (10.0, 11.0)], 60.0) == ((0.0, 3.0), (5.0, 8.0))
     assert joined([(0.0, 0.9)], 1.0) == ((0.0, 0.9),)
     audio = replace(AudioInfo("a", "a", 100, 2, 500), start=1000)
-    assert noted(audio, [(900, 1100), (1400, 1700)]).opposite_phase == ((0.0, 1.0), (4.0, 5.0))
+    assert noted(audio, MixNotes([(900, 1100), (1400, 1700)], Counter())).opposite_phase == ((0.0, 1.0), (4.0, 5.0))

@@ -16,6 +16,7 @@ import soundfile
 
 from fastscribe.audio import probe as probe_module
 from fastscribe.audio.formats import AUDIO_EXTENSIONS, FORMATS, UNSUPPORTED_SUBTYPES
+from fastscribe.audio.media import EncodedBytes, FileObject
 from fastscribe.audio.mp3_header import RESYNC_BYTES, mp3_length_s
 from fastscribe.audio.ogg import checksum, examine
 from fastscribe.audio.probe import planned, probe
@@ -502,6 +503,9 @@ def test_text_is_named_and_a_list_has_a_hint(tmp_path):
     )
     assert problem(held(tmp_path / "list", b"/a/b.wav\n")) == "is text, not audio" + hint
     assert problem(held(tmp_path / "page.wav", b"<html></html>")) == "is text, not audio"
+    for medium in (EncodedBytes(b"/a/b.wav", "input 0"), FileObject(io.BytesIO(b"/a/b.wav"), "input 0")):
+        with pytest.raises(AudioError, match=r"is text, not audio; bytes and file objects .*: give a path as a str$"):
+            probe(Source("input 0", medium, "input 0"))  # which a program gave
 
 
 def compressed_sphere(path: Path) -> Path:

@@ -641,4 +641,6 @@ def test_pull_and_list(user: User, hub: Hub) -> None:
     assert "Trying to resume" in pulled.stderr and f"use it with --model nvidia/{name}" in pulled.stderr
     rows = {row["name"]: row for row in json.loads(CliRunner().invoke(app, ["models", "--json"]).stdout)}
     assert rows[name]["cached"] == str(path) and rows[name]["sources"]["licence"].startswith("https://")
-    assert [line.split()[-1] for line in CliRunner().invoke(app, ["models"]).stdout.splitlines()].count("here") == 2
+    listed = CliRunner().invoke(app, ["models"])
+    assert [line.split()[-1] for line in listed.stdout.splitlines()].count("here") == 2
+    assert "for --speakers: nvidia/diar_streaming_sortformer_4spk-v2.1, a speaker model" in listed.stderr

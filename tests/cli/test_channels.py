@@ -66,6 +66,19 @@ def test_what_is_read_of_surround_sound_is_told_once(folder: Path, tmp_path: Pat
     assert done.returncode == 0 and done.stderr.count("is read; --speakers channels transcribes each channel") == 1
 
 
+@pytest.mark.parametrize("device", [(), ("--devices", "cpu:1")], ids=["threads", "helpers"])
+def test_voices_on_channels_are_told_at_the_end(tmp_path: Path, device: tuple[str, ...]) -> None:
+    (folder := tmp_path / "in").mkdir()
+    zeros = np.zeros_like(SPEECH)
+    first, second = np.concatenate([SPEECH, zeros]), np.concatenate([zeros, SPEECH])
+    soundfile.write(folder / "interview.wav", np.stack([first + 0.03 * second, second + 0.03 * first], axis=1), RATE)
+    line = "1 recording has a voice on each of two channels: --speakers channels tells who speaks\n"
+    given = ("transcribe", folder, "-m", MODEL, "--dtype", "fp32", *device)
+    for place, more in (("mixed", ("--max-utterance-s", "4")), ("told", ("--speakers", "channels"))):
+        done = fastscribe(*given, "-o", tmp_path / place, *more)
+        assert done.returncode == 0 and (line in done.stderr) == (place == "mixed"), done.stderr
+
+
 def test_a_missing_channel_falls_back_and_is_told_once(folder: Path) -> None:
     done = fastscribe("transcribe", folder, "-m", MODEL, "--channel", 2, "--quiet", "--ordered")
     rows = {Path(row["audio_filepath"]).name: row for row in map(json.loads, done.stdout.splitlines())}

@@ -216,6 +216,18 @@ def test_choices_declared_once() -> None:
                 assert len(words) < len(node.elts) or frozenset(words) not in declared, f"{path}:{node.lineno}: {words}"
 
 
+def test_every_option_is_used() -> None:
+    """One that its command does not hand on would be in the help and do nothing. typer itself serves --help-all."""
+    unused = set[str]()
+    patterns = ("cli/transcribe.py", "cli/export.py", "*/options.py", "*/command.py")
+    for path in (path for pattern in patterns for path in PACKAGE.glob(pattern)):
+        for one in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(one, ast.FunctionDef):
+                given = {argument.arg for argument in (*one.args.args, *one.args.kwonlyargs)}
+                unused |= given - {node.id for node in ast.walk(one) if isinstance(node, ast.Name)}
+    assert unused == {"help_all"}
+
+
 def test_help_under_optimisation() -> None:
     """Python drops docstrings, which are the descriptions of commands."""
     program = "from fastscribe.cli import main; main()"

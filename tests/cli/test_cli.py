@@ -230,7 +230,22 @@ def test_folder_of_many_kinds(tmp_path: Path, texts: dict[str, str]) -> None:
             "-file.ogg: begins with a dash, as options do: for a file of this name give ./-file.ogg",
         ),
         (["transcribe", FIRST, "--speakers", "foo"], "--speakers foo: no such file or folder"),
-        (["transcribe", FIRST, "--speakers", "2"], "--speakers 2: takes no number: give a speaker model"),
+        (
+            ["transcribe", FIRST, "--speakers", "2"],
+            "--speakers 2: no such file or folder: give channels if each speaker has",
+        ),
+        (["transcribe", FIRST, "--speakers", "Anna,Ben"], "names go to --speaker-names"),
+        (
+            ["transcribe", FIRST, "--speakers", "x.nemo", "--voices", "parakeet"],
+            "a model on the Hugging Face hub is named organisation/name",
+        ),
+        (
+            ["transcribe", FIRST, "--speakers", "-o", "out"],
+            "--speakers lacks its value: -o, which follows, is an option (as a value: --speakers=-o)",
+        ),
+        (["transcribe", FIRST, "--boost", "--format=txt"], "--boost lacks its value: --format=txt, which follows"),
+        (["transcribe", FIRST, "--boost=-f", "--model", "nowhere.nemo"], "nowhere.nemo: no such file"),
+        (["transcribe", FIRST, "--beam", "-1"], "Invalid value for '--beam': "),
         (["transcribe", FIRST, "--model", MODEL, "-f", "docx"], "pandoc makes a document of what -f md writes"),
         (["transcribe", FIRST, "--diarize"], "No such option: --diarize (Possible options: --speakers)"),
         (["transcribe", FIRST, "--hotwords", "x"], "--boost"),

@@ -159,6 +159,26 @@ def test_idle_comes_before_the_wait_for_a_window_to_be_full(pool) -> None:
     assert [window for window in found if window is not IDLE] == [[1, 2]]
 
 
+@pytest.mark.parametrize(("num_bytes", "wait_s"), [(9, 0.05), (0, 1.0)])
+def test_data_of_a_server_wait_until_no_others_come_and_files_longer(pool, monkeypatch, num_bytes, wait_s) -> None:
+    """No earlier than after IDLE, when the model has nothing else."""
+    more, now = threading.Event(), [0.0]
+    monkeypatch.setattr(window_buffer, "monotonic", lambda: now[0])
+
+    def source() -> Generator[int, None, None]:
+        yield 1
+        more.wait()
+
+    size = WindowSize(100, 1e9, 1.0)
+    found = iter(buffer := WindowBuffer(source(), Preparers.threads(same), seconds, pool, size, lambda item: num_bytes))
+    wait_until(lambda: buffer.queued()[0] == 1)
+    for now[0] in (0.0, wait_s - 0.01):
+        assert next(found) is IDLE
+    now[0] = wait_s
+    assert next(found) == [1]
+    more.set()
+
+
 def test_idle_is_yielded_again_and_again(pool, monkeypatch) -> None:
     monkeypatch.setattr(window_buffer, "_IDLE_S", 0.01)
     more = threading.Event()

@@ -14,7 +14,7 @@ from fastscribe.checkpoint.native import LANGUAGE_MODEL_FILE
 from fastscribe.cli import app
 from fastscribe.config import Options, OutputStyle, SpeakerNames, SubtitleStyle
 from fastscribe.results import fingerprint as module
-from fastscribe.results.fingerprint import fingerprint, model_digest
+from fastscribe.results.fingerprint import fingerprint, model_digest, option_name
 from fastscribe.types import Phrase
 from tests.conftest import MODELS
 
@@ -91,6 +91,7 @@ def test_names_are_those_of_the_options() -> None:
     known = {option for parameter in command.params for option in parameter.opts}
     shown = of(style=OutputStyle(("srt",)))
     assert [name for name in shown if name.startswith("--") and name not in known] == []
+    assert {option_name(field.name) for field in dataclasses.fields(Options)} <= known
 
 
 def test_model_digest_depends_on_content_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

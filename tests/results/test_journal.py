@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastscribe.config import FILE_FORMATS
+from fastscribe.config import CHANGES_OF_TEXT, FILE_FORMATS
 from fastscribe.errors import UsageError
+from fastscribe.results.fingerprint import option_name
 from fastscribe.results.journal import (
     ENTRY,
     NO_FILE,
@@ -155,9 +156,15 @@ def test_other_settings_are_named(tmp_path: Path) -> None:
     )
     with pytest.raises(UsageError, match=r"to go on here, run it with --remove-fillers, with --language de$"):
         check_same_settings(tmp_path, {"--remove-fillers": True, "--language": "de"}, {})
-    with pytest.raises(UsageError, match=r"\(--boost: other phrases were given\): use.* with --boost and the same"):
+    new_alone = "another folder \\(new recordings alone may go there, and fastscribe export -o joins the results\\)"
+    with pytest.raises(
+        UsageError, match=rf"\(--boost: other phrases were given\): use {new_alone}, .* with --boost and the same"
+    ):
         check_same_settings(tmp_path, {"--boost": "sha256:1"}, {"--boost": "sha256:2"})
     check_same_settings(tmp_path, FINGERPRINT, {**FINGERPRINT, "--channel": ("a",)})
+    for change in map(option_name, CHANGES_OF_TEXT):  # with which the language is there, although no option gave it
+        with pytest.raises(UsageError, match=rf"\({change} was not given, is true\).*, run it without {change}$"):
+            check_same_settings(tmp_path, {}, {change: True, "--language": "en"})
 
 
 @pytest.mark.parametrize(

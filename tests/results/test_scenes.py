@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from fastscribe.results.journal import SYNCED
 from tests.helpers.forked_runs import Runs
 from tests.helpers.object_store import OF_CLIENTS, FaultyStore
 from tests.helpers.processes import fastscribe
@@ -88,7 +89,7 @@ def test_a_stopped_run_leaves_an_edited_file_and_does_not_count_it(scene: Scene)
         scene.recording(f"{name}.flac")
     assert scene.transcribe() == 0
     journal = scene.read("journal.jsonl")
-    scene.write("journal.jsonl", journal.removesuffix(b'{"synced": true}\n'))  # as of a run that was killed
+    scene.write("journal.jsonl", journal.replace(SYNCED, b""))  # as of a run that was killed; a line for each commit
     scene.write("a.srt", b"edited")
     (scene.inputs / "a.flac").unlink()
     assert scene.transcribe() == 0 and "a.srt: edited since the run" in scene.said and "made files" not in scene.said
@@ -121,11 +122,11 @@ def test_another_model_or_command_needs_another_folder(scene: Scene) -> None:
     assert scene.transcribe(recording) == 0
     before = scene.files()
     for given, option in (
-        (("transcribe", recording), "model: was another one"),
-        (("align", manifest), "--align was not given"),
+        (("transcribe", recording), "results of a run with other settings (model: was another one"),
+        (("align", manifest), "results of transcribe: use another folder, or --overwrite to start over"),
     ):
         refused = fastscribe(*given, "-o", scene.place, "-f", "srt", "--dtype", "fp32", "--quiet")
-        assert refused.returncode == 2 and "results of a run with other settings" in refused.stderr, refused.stderr
+        assert refused.returncode == 2, refused.stderr
         assert option in refused.stderr
     assert scene.files() == before
 
@@ -250,6 +251,38 @@ def test_a_folder_that_is_elsewhere_gets_more_recordings(scene: Scene) -> None:
         for name in names:
             scene.recording(f"{name}.flac")
         assert scene.transcribe(more=moved) == 0 and len(scene.rows()) == 3**number
+
+
+def test_a_folder_that_is_elsewhere_with_as_many_new_recordings(scene: Scene) -> None:
+    """Nothing is decoded if most of its recordings are found again, whatever else is new; not if few are, or if they stay."""
+    for name in "abc":
+        scene.recording(f"s1/{name}.flac")
+    assert scene.transcribe() == 0
+    old, new = scene.inputs / "s1", scene.inputs.with_name("elsewhere")
+    old.rename(new)
+    scene.inputs = new
+    for name in ("0", "d", "e"):
+        scene.recording(f"{name}.flac", "two")
+    for more in ((), ("--dry-run",)):
+        assert scene.transcribe(code=NO_MODEL, more=more) == 2
+        assert f"sizes of some of these inputs, so nothing is decoded: --moved {old}={new} takes" in scene.said
+    old.mkdir()
+    for name in "bc":
+        shutil.copy2(new / f"{name}.flac", old)
+    assert scene.transcribe(more=("--dry-run",)) == 0 and "--moved" not in scene.said
+    shutil.rmtree(old)
+    for name in "bc":
+        scene.recording(f"{name}.flac", "three")
+    assert scene.transcribe(more=("--dry-run",)) == 0 and "--moved" not in scene.said
+
+
+@in_a_folder
+def test_an_edited_row_does_not_tell_where_a_recording_was(scene: Scene) -> None:
+    scene.recording("a.flac"), scene.recording("b.flac")
+    assert scene.transcribe() == 0
+    scene.write("transcripts.jsonl", scene.read("transcripts.jsonl").replace(b'": ', b'"_ ', 1))
+    new = scene.inputs.rename(scene.inputs.with_name("elsewhere"))
+    assert scene.transcribe(new, more=("--dry-run",)) == 0 and "--moved" not in scene.said
 
 
 @in_a_folder

@@ -540,7 +540,7 @@ class WorkerPool:
     def _check_usable(self) -> None:
         """Raise UsageError after close(), and DeviceFailed if no device is left."""
         if not self._finalizer.alive:
-            raise UsageError("the processes of this model are closed: load it again")
+            raise UsageError("this model is closed: load it again")
         if all(slot.is_given_up for slot in self._slots):
             raise self._failed(f"the last process {self._last_death}")
 

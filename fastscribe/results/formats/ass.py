@@ -66,10 +66,12 @@ def to_ass(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE) -> str:
         replace(cue, start_ms=min(cue.start_ms, last_ms), end_ms=min(cue.end_ms, last_ms))
         for cue in to_cues(transcript, style)
     ]
+    names = {cue.speaker: clean_text(cue.speaker or "").replace(",", ";") for cue in cues}  # commas separate the fields
     file = _given_file(transcript)
     if file is not None and len(file) == len(cues):
         for event, cue in zip(file, cues, strict=True):
             event.start, event.end = cue.start_ms, cue.end_ms
+            event.name = event.name and (names[cue.speaker] or event.name)
     else:
         file = SSAFile()
         file.info = dict(_INFO)
@@ -79,9 +81,10 @@ def to_ass(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE) -> str:
             for number, name in enumerate(styles.values() or ["Default"])
         }
         for cue in cues:
-            name = clean_text(cue.speaker or "").replace(",", ";")  # commas separate the fields
             event_style = styles.get(cue.speaker or "", "Default")
-            file.events.append(SSAEvent(cue.start_ms, cue.end_ms, _karaoke(cue), style=event_style, name=name))
+            file.events.append(
+                SSAEvent(cue.start_ms, cue.end_ms, _karaoke(cue), style=event_style, name=names[cue.speaker])
+            )
     text = StringIO()
     _Ass.to_file(file, text, "ass", header_notice="")
     return text.getvalue()

@@ -8,16 +8,19 @@ from fastscribe._system.text_layout import clean_text
 from fastscribe.config import SubtitleStyle
 from fastscribe.results.formats.cue_markup import escape_srt, escape_vtt
 from fastscribe.results.formats.given_cues import found_cues
-from fastscribe.results.formats.subtitles import DEFAULT_STYLE, Cue, spoken_spans, to_cues
+from fastscribe.results.formats.subtitles import DEFAULT_STYLE, Cue, shows_speakers, spoken_spans, to_cues
 from fastscribe.types import Transcript
 
 
 def to_srt(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE) -> str:
     """Return SubRip. A speaker's name is before the first word of a turn."""
     texts: list[str] = []
+    speaker = None  # of the turn
     for cue in to_cues(transcript, style, names_speakers=True):
         if cue.given is None or cue.given.is_shown("srt"):
-            text = escape_srt("\n".join(cue.lines)) if cue.given is None else cue.given.markup("srt")
+            is_turn, speaker = cue.speaker not in (None, speaker), cue.speaker
+            name = escape_srt(f"{clean_text(speaker or '')}: ") if is_turn and shows_speakers(transcript) else ""
+            text = escape_srt("\n".join(cue.lines)) if cue.given is None else cue.given.markup("srt", speaker, name)
             times = f"{_clock(cue.start_ms, ',')} --> {_clock(cue.end_ms, ',')}"
             texts.append(f"{len(texts) + 1}\n{times}\n{text}\n\n")
     return "".join(texts)
@@ -36,8 +39,8 @@ def to_vtt(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE) -> str:
             name = f"{cue.given.id}\n" if cue.given is not None and cue.given.id else ""
             settings = f" {cue.given.settings}" if cue.given is not None and cue.given.settings else ""
             voice = "" if cue.speaker is None else f"<v {escape_vtt(clean_text(cue.speaker))}>"
-            for start_ms, end_ms, text in _karaoke(cue) if style.highlight_words else _plain(cue):
-                texts.append(f"{name}{_clock(start_ms, '.')} --> {_clock(end_ms, '.')}{settings}\n{voice}{text}\n\n")
+            for start_ms, end_ms, text in _karaoke(cue, voice) if style.highlight_words else _plain(cue, voice):
+                texts.append(f"{name}{_clock(start_ms, '.')} --> {_clock(end_ms, '.')}{settings}\n{text}\n\n")
     return "".join(texts)
 
 
@@ -46,19 +49,19 @@ def _clock(time_ms: int, decimal_mark: str) -> str:
     return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}{decimal_mark}{ms:03d}"
 
 
-def _plain(cue: Cue) -> Iterator[tuple[int, int, str]]:
-    text = escape_vtt("\n".join(cue.lines)) if cue.given is None else cue.given.markup("vtt")
-    yield cue.start_ms, cue.end_ms, text
+def _plain(cue: Cue, voice: str) -> Iterator[tuple[int, int, str]]:
+    text = voice + escape_vtt("\n".join(cue.lines))
+    yield cue.start_ms, cue.end_ms, text if cue.given is None else cue.given.markup("vtt", cue.speaker, voice)
 
 
-def _karaoke(cue: Cue) -> Iterator[tuple[int, int, str]]:
+def _karaoke(cue: Cue, voice: str) -> Iterator[tuple[int, int, str]]:
     """Yield the cue for each word, with the word's times; once and plain if the cue is too short."""
     spans = spoken_spans(cue)
     if not spans:
-        yield from _plain(cue)
+        yield from _plain(cue, voice)
     for start_ms, end_ms, span in spans:
         line = cue.lines[span.line]
         before, word, after = line[: span.begin], line[span.begin : span.end], line[span.end :]
         marked = f"{escape_vtt(before)}<u>{escape_vtt(word)}</u>{escape_vtt(after)}"
         lines = [marked if number == span.line else escape_vtt(line) for number, line in enumerate(cue.lines)]
-        yield start_ms, end_ms, "\n".join(lines)
+        yield start_ms, end_ms, voice + "\n".join(lines)

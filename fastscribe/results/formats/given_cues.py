@@ -2,12 +2,13 @@
 
 A row's field `subtitles` has the cues as their file has them (alignment/texts.py), and the row has a segment for each.
 So a file of the same format is the given one with other times: text, line breaks, markup, styles. In another format a cue keeps
-its line breaks; SubRip and WebVTT keep each other's italics, bold and underline.
+its line breaks; SubRip and WebVTT keep each other's italics, bold and underline, and speakers are named as that format does.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,6 +20,7 @@ from fastscribe.results.formats.cue_markup import convert, plain_text
 from fastscribe.types import Segment, Transcript
 
 FORMATS = ("srt", "vtt", "ass")
+_TAG = r"<[^<>]*>|\{[^{}]*\}"
 
 
 class GivenCue(NamedTuple):
@@ -30,11 +32,18 @@ class GivenCue(NamedTuple):
     text: str  # with markup
     id: str = ""  # of WebVTT
     settings: str = ""  # of WebVTT
+    speaker: str = ""  # by the name before its text, in a tag or in a field, or by that of a cue before
 
-    def markup(self, format: str) -> str:
-        """Return the text in the markup of SubRip or WebVTT, or that of its own format."""
-        if format != self.format:
-            return convert(self.text, self.format, format)
+    def markup(self, format: str, speaker: str | None = None, name: str = "") -> str:
+        """Return the text in the markup of SubRip or WebVTT, or that of its own format.
+
+        Args:
+            format: "srt" or "vtt".
+            speaker: Who speaks it; may have another name now.
+            name: Stands before a text in another format, in place of the name that the cue has.
+        """
+        if format != self.format or (speaker and self.speaker not in ("", speaker)):
+            return name + convert(self._unnamed, self.format, format)
         return "\n".join(line for line in self.text.split("\n") if line.strip())
 
     def is_shown(self, format: str) -> bool:
@@ -43,8 +52,16 @@ class GivenCue(NamedTuple):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The lines without markup."""
-        return tuple(plain_text(self.text, self.format).split("\n"))
+        """The lines without markup, and without the speaker's name."""
+        return tuple(plain_text(self._unnamed, self.format).split("\n"))
+
+    @property
+    def _unnamed(self) -> str:
+        """The text without the speaker's name and its colon."""
+        if not self.speaker:
+            return self.text
+        before, name = rf"(?:{_TAG}|[\s>*•‐-―−-])*?", re.escape(self.speaker)
+        return re.sub(rf"\A({before}){name}((?:{_TAG})*)\s*:(?![^\s<{{\\])[^\S\n]*", r"\1\2", self.text)
 
 
 @dataclass(frozen=True)
@@ -74,8 +91,8 @@ def _cue(given: Mapping[str, Any], format: str) -> GivenCue:
     start_s, end_s = float(given["start"]), float(given["end"])
     if not (math.isfinite(start_s) and math.isfinite(end_s)):
         raise ValueError("a cue without times")
-    id, settings = (" ".join(_text(given.get(name, "")).split()) for name in ("id", "settings"))
-    return GivenCue(format, start_s, max(start_s, end_s), _text(given["text"]), id, settings)
+    id, settings, speaker = (" ".join(_text(given.get(name, "")).split()) for name in ("id", "settings", "speaker"))
+    return GivenCue(format, start_s, max(start_s, end_s), _text(given["text"]), id, settings, speaker)
 
 
 def _text(given: object) -> str:

@@ -2,7 +2,8 @@ r"""A transcript to read, in paragraphs: plain text and Markdown. Pure.
 
 A paragraph is of one speaker. It ends at a pause of _PAUSE_MS, and before it has more than _MAX_WORDS words or _MAX_SENTENCES
 sentences; then it ends at the longest pause after its first _MIN_SENTENCES. A sentence is never cut, except one of more than
-_MAX_WORDS words, or a text without any full stop: there a pause is all that tells where one thought ends.
+_MAX_WORDS words, or a text without any full stop: there a pause is all that tells where one thought ends. A known text with
+blank lines between its lines (Segment.line) has paragraphs already, and these stay.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _MIN_SENTENCES, _MAX_SENTENCES = 3, 8
 _MIN_WORDS, _MAX_WORDS = 30, 120  # the fewest before a cut inside a sentence
 _SHORT_S = 30.0  # up to this length a recording is a paragraph, or one a turn
 _LONG_WORD, _WORD_COLUMNS = 30, 4  # a longer "word" is a phrase of a script without spaces, and counts by its columns
-_MARKDOWN = re.compile(r"[\\`*_{}[\]<>#|~$^@]|&(?=#?\w+;)")  # & is markup where it begins an entity
+# & is markup where it begins an entity, _ where no letter is on one of its sides, and # where a line begins, as none does here.
+_MARKDOWN = re.compile(r"[\\`*{}[\]<>|~$^@]|&(?=#?\w+;)|(?<![^\W_])_|_(?![^\W_])")
 
 
 class Paragraph(NamedTuple):
@@ -35,7 +37,7 @@ def to_txt(transcript: Transcript) -> str:
     """Return the text in paragraphs, with a blank line between them; those of a dialogue begin with the speaker's name."""
     return (
         "\n\n".join(
-            f"{clean_text(one.speaker or '')}: {one.text}" if shows_speakers(transcript) else one.text
+            f"{clean_text(one.speaker)}: {one.text}" if one.speaker and shows_speakers(transcript) else one.text
             for one in paragraphs(transcript)
         )
         + "\n"
@@ -50,7 +52,7 @@ def to_md(transcript: Transcript) -> str:
     name = _escaped(re.split(r"[/\\]", transcript.audio.id)[-1])
     blocks = [f"# {name} ({_clock(round(transcript.audio.duration_s, 3))})"]
     for one in paragraphs(transcript):
-        speaker = f"**{_escaped(one.speaker or '?')}**: " if shows_speakers(transcript) else ""
+        speaker = f"**{_escaped(one.speaker)}**: " if one.speaker and shows_speakers(transcript) else ""
         blocks.append(f"[{_clock(one.start_ms / 1000)}] {speaker}{_escaped(one.text)}")
     return "\n\n".join(blocks) + "\n"
 
@@ -68,10 +70,13 @@ def paragraphs(transcript: Transcript) -> list[Paragraph]:
     """Return the paragraphs of a transcript that have a text, in order."""
     is_short = round(transcript.audio.duration_s, 3) <= _SHORT_S
     rest = iter(transcript.words)
+    lines = [one.line or 0 for one in transcript.segments]
+    # Numbers of given paragraphs, with blank lines between them: 0 alone without any.
+    given = [0, *accumulate(after - before > 1 for before, after in pairwise(lines))]
     found = []
-    for speaker, text in _turns(transcript):
+    for speaker, text in _turns(transcript, given):
         words = list(_words_of(text, rest))
-        own = [words] if is_short or not words else _cut_turn(words)
+        own = [words] if is_short or not words or any(given) else _cut_turn(words)
         starts_ms = [_ms(part[0].start_s) if part else 0 for part in own]
         texts = _texts(text, own)
         found += [
@@ -82,13 +87,14 @@ def paragraphs(transcript: Transcript) -> list[Paragraph]:
     return found
 
 
-def _turns(transcript: Transcript) -> Iterator[tuple[str | None, str]]:
-    """Yield the speaker and the text of each turn; without speakers, the whole text."""
-    if not transcript.speakers:
+def _turns(transcript: Transcript, given: Sequence[int]) -> Iterator[tuple[str | None, str]]:
+    """Yield the speaker and the text of each turn, or of each given paragraph of one; without both, the whole text."""
+    if not (transcript.speakers or any(given)):
         yield None, transcript.text
         return
-    for speaker, own in groupby(transcript.segments, lambda segment: segment.speaker):
-        yield speaker, join_texts(segment.text for segment in own)
+    numbered = zip(transcript.segments, given, strict=False)
+    for (speaker, _), own in groupby(numbered, lambda one: (one[0].speaker, one[1])):
+        yield speaker, join_texts(segment.text for segment, _ in own)
 
 
 def _words_of(text: str, words: Iterator[Word]) -> Iterator[Word]:

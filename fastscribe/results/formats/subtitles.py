@@ -93,10 +93,10 @@ def to_cues(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE, *, nam
         names_speakers: Write a speaker's name before the first word of a turn.
     """
     audio_ms = round(round(transcript.audio.duration_s, 3) * 1000)
-    if not transcript.speakers and (given := found_cues(transcript)) is not None:
+    if (given := found_cues(transcript)) is not None:
         times = shown_ms(transcript.segments, given, audio_ms, GAP_MS, style)
         return [
-            Cue(start_ms, end_ms, cue.lines, _spans_in(cue.lines, segment.words, audio_ms), given=cue)
+            Cue(start_ms, end_ms, cue.lines, _spans_in(cue.lines, segment.words, audio_ms), segment.speaker, cue)
             for (start_ms, end_ms), cue, segment in zip(times, given.cues, transcript.segments, strict=True)
         ]
     heard = [one for one in transcript.segments if not one.is_missing]
@@ -136,7 +136,7 @@ def _dialogue_cues(
     for number, (speaker, turn) in enumerate(turns, start=1):
         next_ms = _to_ms(turns[number][1][0].start_s, 0, audio_ms) if number < len(turns) else audio_ms
         spoken_ms = max(_to_ms(word.end_s, 0, audio_ms) for word in turn)
-        name = f"{speaker}:" if names_speakers else ""
+        name = f"{speaker}:" if speaker and names_speakers else ""
         own_ends = {end - begin for end in line_ends}
         begin += len(turn)
         found = words_to_cues(turn, max(spoken_ms, next_ms), style, own_ends, name)

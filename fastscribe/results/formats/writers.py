@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import Any
 
 from fastscribe._system.text_layout import clean_text
-from fastscribe.config import OUTPUT_FORMATS, OutputStyle, SubtitleStyle
+from fastscribe.config import OUTPUT_FORMATS, OutputStyle, SubtitleStyle, check_kind
 from fastscribe.errors import OptionError
 from fastscribe.types import (
     Alternative,
@@ -74,10 +74,20 @@ def render(
         format: One of config.OUTPUT_FORMATS.
         tokens: Add the tokens to the JSON formats.
         style: Layout of subtitles. A RenderedTranscript has the layout and tokens that it was rendered with.
+
+    Returns:
+        The text; it ends in a newline, unless it is empty.
+
+    Raises:
+        UsageError: There is no such format, a RenderedTranscript was rendered as others, or the style is none of subtitles.
     """
+    check_kind("style", style, SubtitleStyle)
     if format not in OUTPUT_FORMATS:
         raise OptionError("format", format, f"not one of {', '.join(OUTPUT_FORMATS)}")
     if isinstance(result, RenderedTranscript):
+        if format not in result.contents:
+            rendered_as = ", ".join(sorted(result.contents))
+            raise OptionError("format", format, f"the result was rendered as {rendered_as} only, and has no words")
         return result.contents[format].decode()
     if format == "jsonl":
         return to_jsonl(result, tokens)

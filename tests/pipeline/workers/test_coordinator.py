@@ -376,9 +376,9 @@ def test_a_closed_pool_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(slot.process.is_killed for slot in pool._slots)
     for slot in pool._slots:
         slot.process.say(None)
-    with pytest.raises(UsageError, match="are closed: load it again"):
+    with pytest.raises(UsageError, match="is closed: load it again"):
         list(results)
-    with pytest.raises(UsageError, match="are closed: load it again"):
+    with pytest.raises(UsageError, match="is closed: load it again"):
         begin(pool)
     assert not lines
 

@@ -8,9 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pysubs2 import SSAFile
 
-from fastscribe.config import SubtitleStyle
+from fastscribe.config import SpeakerNames, SubtitleStyle
 from fastscribe.results.formats.given_cues import cues_of_row
+from fastscribe.results.formats.speaker_names import with_speaker_names
 from fastscribe.results.formats.writers import render
 from fastscribe.types import AudioInfo, Segment, Transcript, Word
 
@@ -89,6 +91,8 @@ def test_ass() -> None:
         "Dialogue: 0,0:00:09.00,0:00:09.00,Fancy,,0,0,0,,{\\p1}m 0 0",
     ]
     assert render(found, "srt") == "1\n00:00:01,000 --> 00:00:03,500\n<i>one</i>,\ntwo\n\n"  # a drawing has no text
+    by_eve = replace(found, segments=tuple(replace(one, speaker="Eve") for one in found.segments))
+    assert [event.name for event in SSAFile.from_string(render(by_eve, "ass"))] == ["Eve", ""]
 
 
 def test_a_row_whose_ass_has_a_layer_that_is_none() -> None:
@@ -104,6 +108,33 @@ def test_a_row_whose_ass_has_a_layer_that_is_none() -> None:
 def test_a_row_whose_ass_is_none_has_the_usual_style(header: str) -> None:
     found = transcript_of(ASS | {"header": header}, [("one,", 1.0, 2.0), ("two", 2.0, 3.5)], [], length_s=9.006)
     assert "Default,,0,0,0,,{\\k100}one,\\N{\\k150}two\n" in render(found, "ass")
+
+
+def test_speakers_are_named_as_each_format_does() -> None:
+    """The text of the same format stays, unless a speaker has another name now."""
+    texts = {
+        "srt": ("- <b>Anna</b>: one", "two", "Bob: three"),
+        "vtt": ("<v.loud Anna>- <b>one</b>", "<v Anna>two", "<v Bob>three"),
+    }
+    for given, other, first in (("srt", "vtt", "<v Anna>- <b></b>one"), ("vtt", "srt", "Anna: - <b>one</b>")):
+        cues = [
+            {"start": n, "end": n + 1, "text": text, "speaker": name}
+            for n, (text, name) in enumerate(zip(texts[given], ("Anna", "Anna", "Bob"), strict=True))
+        ]
+        row = {"format": given, "cues": cues}
+        found = transcript_of(row, *([(word, n, n + 1)] for n, word in enumerate(("one", "two", "three"))))
+        spoken = [replace(one, speaker=cue["speaker"]) for one, cue in zip(found.segments, cues, strict=True)]
+        found = replace(found, segments=tuple(spoken), speakers=("Anna", "Bob"))
+        assert shown(found, given) == [*texts[given]] and shown(found, other) == [first, *texts[other][1:]]
+        renamed = shown(with_speaker_names(found, SpeakerNames(in_order=("Eve", "Bob"))), given)
+        assert "Eve" in renamed[0] and "Anna" not in "".join(renamed) and renamed[2] == texts[given][2]
+        assert re.findall(r"\nDialogue.*,Speaker .,(.*?),", render(found, "ass")) == ["Anna", "Anna", "Bob"]
+
+
+def shown(transcript: Transcript, format: str) -> list[str]:
+    return [
+        block.partition(" --> ")[2].split("\n")[1] for block in render(transcript, format).strip().split("\n\n")[-3:]
+    ]
 
 
 def test_unheard_cues_in_a_row_are_not_piled_up() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from fastscribe._system.text_layout import clean_text
-from fastscribe.alignment.texts import without_markup
+from fastscribe.alignment.texts import without_markup, without_names
 from fastscribe.config import OutputStyle
 from fastscribe.results.formats.paragraphs import to_md, to_txt
 from fastscribe.results.formats.writers import to_jsonl
@@ -91,7 +91,8 @@ def test_dialogues_name_the_speaker_of_each_paragraph() -> None:
     assert to_md(call).splitlines()[2::2] == [
         f"[00:00] **Anna**: {sentence(5)}", f"[00:02] **Anna**: {sentence(5)}", r"[00:00] **B \*x\***: Yes."
     ]  # fmt: skip
-    assert without_markup(to_md(call)) == f"\n\n{to_txt(call).strip()}", "as align --text reads it"
+    words, speakers = without_names(without_markup(to_md(call)))  # as align --text reads it
+    assert (words.lstrip(), speakers[2:]) == without_names(to_txt(call))
     lines = stream_text(call, OutputStyle(("txt",)), is_one=False).splitlines()
     assert lines[1] == f"in/talk.mp3\tAnna: {sentence(5)}" and len(lines) == 3
 
@@ -125,10 +126,26 @@ def test_markdown_has_a_heading_times_and_escaped_text() -> None:
     heading, text = (one.children or [] for one in MarkdownIt().parse(written) if one.type == "inline")
     assert [part.content for part in heading] == ["a_b *c*.mp3 (1:02:34)"]
     assert [part.content for part in text] == [f"[00:00] {HOSTILE}"], "text alone, no markup"
-    assert not re.search(r"(?<!\\)(\\\\)*[`*_{}<>#&|~$^@]", written.partition("\n")[2]), "of other dialects neither"
+    assert not re.search(r"(?<!\\)(\\\\)*[`*_{}<>&|~$^@]", written.partition("\n")[2]), "of other dialects neither"
     assert without_markup(written).strip() == HOSTILE
     assert to_md(transcript([], "")) == "# talk.mp3 (10:00)\n"
+    plain = replace(AUDIO, id="ep03_week2 take #2.wav")
+    assert to_md(transcript(said(("#1 of snake_case.", 0.0)), audio=plain)) == (
+        "# ep03_week2 take #2.wav (10:00)\n\n[00:00] #1 of snake_case.\n"
+    ), "neither is markup there"
     assert to_md(transcript(said(("R&D at A & B.", 0.0)))).endswith("[00:00] R&D at A & B.\n")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text("aß1_#*\\ .`(", min_size=1, max_size=12).map(clean_text).filter(str.strip))
+def test_markdown_is_read_back(name: str) -> None:
+    written = to_md(transcript(said((name, 0.0)), audio=replace(AUDIO, id=name)))
+    heading, text = (one.children or [] for one in MarkdownIt().parse(written) if one.type == "inline")
+    assert [part.content for part in heading] == [f"{name} (10:00)"] or "\\" in name, (
+        "of an id, what follows a \\ is its name"
+    )
+    assert [part.content for part in text] == [f"[00:00] {name}"]
+    assert without_markup(written).strip() == name.strip()
 
 
 def test_a_text_that_is_not_its_words_stays_whole() -> None:

@@ -271,8 +271,9 @@ def test_cue_stays_until_read_if_there_is_room() -> None:
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("max_line_width", [0, 1, -42, 42.5, float("nan")]),
-        ("max_lines", [0, -1, 1.5]),
+        ("max_line_width", [0, 1, -42, 42.5, float("nan"), None]),
+        ("max_lines", [0, -1, 1.5, None]),
+        ("highlight_words", ["no", 1, None]),
         ("max_cue_s", [0, -7, float("nan"), float("inf"), 0.5]),
         ("min_cue_s", [-1, float("nan"), float("inf"), 7.5]),
         ("max_chars_per_second", [0, -20, float("nan"), float("inf")]),

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from fastscribe._system.text_layout import clean_text
 from fastscribe.audio.formats import is_other_name
 from fastscribe.config import OUTPUT_FORMATS, OutputStyle, SubtitleStyle
+from fastscribe.errors import OptionError
 from fastscribe.results.formats.cue_files import to_srt, to_vtt
 from fastscribe.results.formats.writers import (
     SINGLE_FORMATS,
@@ -62,6 +63,10 @@ def test_a_rendered_transcript_has_its_texts_and_what_is_counted() -> None:
     assert render(found, "srt") == to_srt(whole)
     assert (found.text, found.gaps, found.language, found.speakers) == (whole.text, whole.gaps, "en", ("Ann",))
     assert (found.segments, found.tokens, found.audio) == ((), (), AUDIO)
+    with pytest.raises(OptionError, match=r"^format 'vtt': the result was rendered as json, jsonl, srt only"):
+        render(found, "vtt")
+    with pytest.raises(OptionError, match=r"^style .*: not a fastscribe.SubtitleStyle"):
+        render(whole, "srt", style=style)  # type: ignore[arg-type]
 
 
 def one_word(text: str, start_s: float = 0.0, end_s: float = 1.0, confidence: float = 0.9) -> Transcript:
