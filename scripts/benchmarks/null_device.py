@@ -195,6 +195,7 @@ def _run_in_process(rtfx: float) -> None:
         def __init__(self, *given: Any) -> None:
             NullEngine.__init__(self, *given)
             self.opens_files, self.style, self._options, self._readers = True, None, Options(), None
+            self._is_closed = False
 
     def load(model: Any, device: str, dtype: str, options: Options, *rest: Any, **named: Any) -> Any:
         checkpoint = read_checkpoint(model)

@@ -16,7 +16,7 @@ from fastscribe._system import positioned_read, safe_files, signals
 from fastscribe._system.standard_streams import write_utf8
 from fastscribe.audio.failures import relative_id
 from fastscribe.audio.folders import split_pattern
-from fastscribe.audio.inputs import _decoded
+from fastscribe.audio.path_lists import _decoded
 from fastscribe.results.names import base_name
 from tests.conftest import AUDIO, MODELS, ROOT
 
