@@ -21,6 +21,12 @@ _ENTITY = re.compile(r"&(?:#\d+|#[xX][0-9a-fA-F]+|[A-Za-z][A-Za-z0-9]*);")
 _OVERRIDE = re.compile(r"\\(?P<name>[ibup])(?P<value>\d+)")
 _MICRODVD = re.compile(r"[A-Za-z]:")  # {y:i}, which players hide in SubRip too
 _MARKS = frozenset("ibu")
+# What is shown but not spoken: sounds, and what stands before a line.
+SQUARE_BRACKETS = r"\[[^\[\]]*\]"
+OTHER_BRACKETS = r"\([^()]*\)|\{[^{}]*\}|（[^（）]*）|【[^【】]*】|［[^［］]*］|〔[^〔〕]*〕"
+SOUNDS = re.compile(rf"{SQUARE_BRACKETS}|{OTHER_BRACKETS}|\*[^*\n]+\*")
+DASHES, MUSIC = "‐‑‒–—―−-", "♩♪♫♬#"
+LEADING_MARKS = re.escape(f">*•{DASHES}{MUSIC}")
 _WORD_JOINER = "\u2060"
 _ROUND_BRACKETS = str.maketrans("{}", "()")
 _ASS_ESCAPE = re.compile(r"\\(?=[nNhH])")
