@@ -190,8 +190,10 @@ class TextAligner:
         text, speakers = without_names(text) if given is None else (text, [one.speaker or None for one in given.cues])
         script = self._speller.script(text, num_lines=0 if given is None else len(given.cues))
         spoken = map(script.tokens_of, script.lines)
-        if any(tokens and speaker is None for speaker, tokens in zip(speakers, spoken, strict=False)):
-            speakers = []
+        num_names = len(set(filter(None, speakers)))
+        if num_names == 1 and any(tokens and one is None for one, tokens in zip(speakers, spoken, strict=False)):
+            speakers = []  # a heading with a colon looks like a name, too
+            self.counts.unnamed.append(audio.path)
         if not script.words:
             raise AudioError(audio.path, "its text is empty")
         if not script.has_letters:
@@ -311,12 +313,14 @@ class TextAligner:
         self.counts.add_missing(job.audio.path, [word.text for word in words if word.missing])
         if job.given is None:
             self.counts.add_unheard([f"{job.audio.path}: {number}" for number, _ in unheard])
+        gaps = tuple(Gap(*self._clipped(job, span)) for span in sorted(job.other))
+        self.counts.add_other(gaps)
         return Transcript(
             job.audio,
             " ".join(script.words),
             tuple(segments),
             tuple(self._token(job, index, logprobs[index]) for index in sorted(job.token_spans)),
-            tuple(Gap(*self._clipped(job, span)) for span in sorted(job.other)),
+            gaps,
             speakers=tuple(dict.fromkeys(filter(None, job.speakers))),
         )
 
