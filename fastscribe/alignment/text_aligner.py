@@ -29,7 +29,7 @@ from fastscribe.alignment.cue_times import fill, place_cues
 from fastscribe.alignment.forced_alignment import Span, align, frames_needed
 from fastscribe.alignment.loose_alignment import MAX_CELLS, LooseAlignment, align_loosely
 from fastscribe.alignment.script import Counts, Script, Speller
-from fastscribe.alignment.texts import without_names
+from fastscribe.alignment.texts import untimed_lines, without_names
 from fastscribe.audio.failures import to_failure
 from fastscribe.config import ModelConfig
 from fastscribe.errors import AudioError, CheckpointError, ModelOutputError
@@ -190,8 +190,12 @@ class TextAligner:
         text, speakers = without_names(text) if given is None else (text, [one.speaker or None for one in given.cues])
         script = self._speller.script(text, num_lines=0 if given is None else len(given.cues))
         spoken = map(script.tokens_of, script.lines)
-        if any(tokens and speaker is None for speaker, tokens in zip(speakers, spoken, strict=False)):
-            speakers = []
+        num_names = len(set(filter(None, speakers)))
+        if num_names == 1 and any(tokens and one is None for one, tokens in zip(speakers, spoken, strict=False)):
+            speakers = []  # a heading with a colon looks like a name, too
+            self.counts.unnamed.append(audio.path)
+            if given is None:  # so what looks like a name may be spoken
+                script = self._speller.script("\n".join(untimed_lines(stated or "")))
         if not script.words:
             raise AudioError(audio.path, "its text is empty")
         if not script.has_letters:
@@ -311,12 +315,14 @@ class TextAligner:
         self.counts.add_missing(job.audio.path, [word.text for word in words if word.missing])
         if job.given is None:
             self.counts.add_unheard([f"{job.audio.path}: {number}" for number, _ in unheard])
+        gaps = tuple(Gap(*self._clipped(job, span)) for span in sorted(job.other))
+        self.counts.add_other(gaps)
         return Transcript(
             job.audio,
             " ".join(script.words),
             tuple(segments),
             tuple(self._token(job, index, logprobs[index]) for index in sorted(job.token_spans)),
-            tuple(Gap(*self._clipped(job, span)) for span in sorted(job.other)),
+            gaps,
             speakers=tuple(dict.fromkeys(filter(None, job.speakers))),
         )
 

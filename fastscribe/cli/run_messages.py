@@ -68,13 +68,20 @@ def recording_lines(audio: AudioInfo, options: Options) -> Iterator[tuple[str, s
             yield "surround", f"{audio.path}: {note}; {others}; rows of such recordings have audio_notes"
 
 
-def sound_lines(progress: Progress, options: Options) -> Iterator[str]:
-    """Yield a line about recordings without words (music, silence of a dead microphone) and one about voices on channels."""
+def sound_lines(progress: Progress, options: Options, command: str, is_one: bool) -> Iterator[str]:
+    """Yield a line about recordings without words (music, silence of a dead microphone) and one about voices on channels.
+
+    Args:
+        progress: The run's counts.
+        options: The run's options.
+        command: Its name. Only "transcribe" tells speakers apart.
+        is_one: The only transcript goes to stdout, where it shows that it is empty.
+    """
     number, names = progress.wordless, progress.first_wordless
-    if number:
+    if number and not is_one:
         has = "has" if number == 1 else "have"
         yield f"{count_of(number, 'recording')} {has} no words: {first_of(names, len(names), number)}"
-    if progress.apart and not options.has_speakers:
+    if progress.apart and command == "transcribe" and not options.has_speakers:
         has = f"{count_of(progress.apart, 'recording')} {'has' if progress.apart == 1 else 'have'}"
         yield f"{has} a voice on each of two channels: --speakers channels tells who speaks"
 
@@ -197,6 +204,9 @@ def say_of_all_runs(job: TranscribeJob, output: JournaledOutput, not_given_line:
         say_all_done(job, output.ledger)
     if not_given_line and not job.quiet:
         say(not_given_line)
+    if not (is_idle or job.quiet or output.files.formats) and (formats := output.files.earlier_formats):
+        earlier = f"{job.output.where}: earlier results have {', '.join(formats)}"
+        say(f"{earlier}, and this run writes rows alone: -f {','.join(formats)} makes these of all")
     not_made = say_made_again(output, job.quiet)
     if not is_idle:
         say_failed_before(output.ledger)

@@ -140,7 +140,7 @@ def test_texts_in_the_output_folder_are_not_removed(tmp_path: Path) -> None:
     shutil.copy(text, own / f"{FILES[0].stem}.txt")
     assert align(FILES[0], "--text", own, "-o", own, "-f", "txt").returncode == 0
     error = refused("align", FILES[0], "--text", own, "-o", own, "-f", "txt", "--overwrite", "--model", MODEL)
-    assert f"{own}: the texts lie in the output folder, where --overwrite removes results: give another -o" in error
+    assert f"{own}: the texts lie in the output folder, where --overwrite removes them: give another -o" in error
     assert (own / f"{FILES[0].stem}.txt").is_file()
     other = refused("align", FILES[0], "--text", text, "-o", out, "-f", "srt", "--model", MODEL)
     assert f"{out}: holds results of transcribe: use another folder" in other

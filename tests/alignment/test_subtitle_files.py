@@ -172,7 +172,7 @@ def test_webvtt() -> None:
         "<v.loud Bob>He<00:01.500>llo</v> <c.red>you&nbsp;all</c>\n\nNOTE more\n\n"
         "00:00:03.000 --> 00:00:04.000\n<i>there</i>\n"
     )
-    words, given = read_subtitles(text, "vtt")
+    words, given, _ = read_subtitles(text, "vtt")
     assert words == "Hello you all\nthere"
     assert given["header"] == "WEBVTT - a title\n\nSTYLE\n::cue { color: red }"
     assert given["cues"] == [
@@ -190,13 +190,13 @@ def test_webvtt() -> None:
 
 def test_a_name_in_webvtt_may_have_two_times() -> None:
     name, times = "chapter 00:00:01.000 and 00:00:02.000", "00:01.000 --> 00:02.500"
-    _, given = read_subtitles(f"WEBVTT\n\n{name}\n{times}\none\n\n{name}\n{times} line:0\ntwo\n", "vtt")
+    _, given, _ = read_subtitles(f"WEBVTT\n\n{name}\n{times}\none\n\n{name}\n{times} line:0\ntwo\n", "vtt")
     assert [(cue["id"], cue["text"]) for cue in given["cues"]] == [(name, "one"), (name, "two")]
 
 
 @pytest.mark.parametrize("damaged", ["00:00:0x,000 --> 00:00:03,000", "0:02 --> oops", "00:00:02,000 -->"])
 def test_a_cue_whose_times_cannot_be_read_keeps_its_place(damaged: str) -> None:
-    words, given = read_subtitles(
+    words, given, _ = read_subtitles(
         f"1\n0:01 --> 0:02\none\n\n2\n{damaged}\ntwo\n\n3\n0:03 --> 0:04\nthree --> four\n", "srt"
     )
     assert words.split("\n")[:2] == ["one", "two"] and [cue["start"] for cue in given["cues"]] == [1.0, 1.0, 3.0]
@@ -214,7 +214,7 @@ def test_rolling_captions_are_spoken_once() -> None:
 
 
 def test_ass() -> None:
-    words, given = read_subtitles(ASS, "ass")
+    words, given, _ = read_subtitles(ASS, "ass")
     assert words.split("\n") == ["hello all", "there, you", ""]
     assert given["cues"][1] == {"start": 3.0, "end": 4.0, "text": "{\\i1}there{\\i0},\\Nyou", "speaker": "Anna"}
     kept = SSAFile.from_string(given["header"], "ass")
@@ -230,18 +230,18 @@ def test_ssa() -> None:
         "[Script Info]\n\n[V4 Styles]\nFormat: Name, Fontname, Fontsize, PrimaryColour\nStyle: Old,Arial,20,255\n\n[Events]\n"
         "Dialogue: Marked=0,0:00:01.00,0:00:02.00,Old,Bob,0000,0000,0000,,hello, you\n"
     )
-    words, given = read_subtitles(text, "ass")
+    words, given, _ = read_subtitles(text, "ass")
     assert words == "hello, you" and "Style: Old,Arial,20,&H000000FF," in given["header"]
 
 
 def test_styles_of_ass() -> None:
     """A player reads a colour with & at its end and columns in any order, and does without a style that it cannot read."""
     bad = ASS.replace("Fancy,Arial\n", "Fancy,Arial,&H000000FF&, 0\nStyle: No,Arial,x,0\nStyle: No,Arial,0x,0\n")
-    words, given = read_subtitles(bad.replace("Fontname\n", "Fontname, PrimaryColour, Bold\n"), "ass")
+    words, given, _ = read_subtitles(bad.replace("Fontname\n", "Fontname, PrimaryColour, Bold\n"), "ass")
     assert words.split("\n") == ["hello all", "there, you", ""] and "\nStyle: No" not in given["header"]
     assert "\nStyle: Fancy,Arial,20,&H000000FF," in given["header"]
     moved = ASS.replace("Name, Fontname\n", "Fontsize, PrimaryColour, Name, Fontname\n")
-    _, given = read_subtitles(moved.replace("Fancy,Arial\n", "30,&H000000FF&,Fancy,Arial\n"), "ass")
+    _, given, _ = read_subtitles(moved.replace("Fancy,Arial\n", "30,&H000000FF&,Fancy,Arial\n"), "ass")
     assert "\nStyle: Fancy,Arial,30,&H000000FF," in given["header"]
 
 
@@ -252,13 +252,15 @@ def test_times_of_ass() -> None:
     lines = "".join(f"Dialogue: x,{clock},{clock},,,,{clock}\n" for clock in clocks)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        _, given = read_subtitles(ASS[: ASS.index("Comment")].upper().replace("FORMAT", "Format") + lines, "ass")
+        _, given, _ = read_subtitles(ASS[: ASS.index("Comment")].upper().replace("FORMAT", "Format") + lines, "ass")
     assert [(cue["text"], cue["start"]) for cue in given["cues"]] == sorted(shown.items(), key=lambda one: one[1])
     assert SSAFile.from_string(given["header"], "ass").events[-1].text == "100:00:05.00"
 
 
 def test_sections_of_ass_that_are_left_out() -> None:
-    _, given = read_subtitles(ASS + "\n[Aegisub Extradata]\nData: 0,key,value\n\n[Graphics]\nfilename: x.png\n", "ass")
+    _, given, _ = read_subtitles(
+        ASS + "\n[Aegisub Extradata]\nData: 0,key,value\n\n[Graphics]\nfilename: x.png\n", "ass"
+    )
     assert not {"[Fonts]", "[Graphics]", "value", "not shown"} & set(given["header"].replace(",", "\n").split("\n"))
 
 

@@ -91,7 +91,7 @@ def test_recordings_without_words_are_named_up_to_a_few() -> None:
     progress, said = Progress(), []
     for index in range(5):
         progress.count(replace(transcript(utterance(index, 9.0, f"{index}.mp3")), text="" if index else "x"))
-        said.append(list(sound_lines(progress, Options())))
+        said.append(list(sound_lines(progress, Options(), "transcribe", False)))
     assert said[:3] == [[], ["1 recording has no words: 1.mp3"], ["2 recordings have no words: 1.mp3, 2.mp3"]]
     assert said[4] == ["4 recordings have no words: 1.mp3, 2.mp3, 3.mp3 and 1 more"]
 
@@ -101,6 +101,7 @@ def test_recordings_with_a_voice_on_each_channel_are_counted() -> None:
     for alone_s in ((), (30.0, 5.9), (30.0, 9.0), (9.0, 30.0), (30.0, 30.0, 30.0)):
         found = transcript(utterance(0, 60.0))
         progress.count(replace(found, audio=replace(found.audio, alone_s=alone_s)))
-    [line] = sound_lines(progress, Options())
+    [line] = sound_lines(progress, Options(), "transcribe", True)
     assert line == "2 recordings have a voice on each of two channels: --speakers channels tells who speaks"
-    assert list(sound_lines(progress, Options(speakers="channels"))) == []
+    assert list(sound_lines(progress, Options(speakers="channels"), "transcribe", True)) == []
+    assert list(sound_lines(progress, Options(), "align", False)) == []
