@@ -16,7 +16,7 @@ import os
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -470,7 +470,8 @@ def without_names(text: str) -> tuple[str, list[str | None]]:
     Times before lines and names, and behind names, are left out too.
     """
     lines = untimed_lines(text)
-    labels = _labels(lines, max(2, sum(map(bool, lines))))
+    num_spoken = sum(any(map(str.isalnum, _BRACKETS.sub("", line))) for line in lines)
+    labels = _labels(lines, max(2, num_spoken))
     speaker, speakers = None, []
     for number, line in enumerate(lines):
         name, lines[number] = _parted(line, labels)
@@ -485,27 +486,28 @@ def _parted(line: str, labels: set[str]) -> tuple[str, str]:
     return (label[1], line[label.end() :].lstrip()) if label and label[1] in labels else ("", line)
 
 
-def _labels(lines: Iterable[str], num_lines: int, begins_with_name: bool = False) -> set[str]:
+def _labels(lines: Sequence[str], num_lines: int, begins_with_name: bool = False) -> set[str]:
     """Return the speakers' names among what stands before a colon at the begin of a line. Of cues, the first may have one.
 
     If names are bold, only these are names.
     """
-    found = [(label, line[label.end() :].lstrip()[:1]) for line in lines if (label := _LABEL.match(line))]
-    counts = Counter(label[1] for label, _ in found)
-    timed = Counter(label[1] for label, _ in found if label[2] or label[3])
+    places = [_LABEL.match(line) for line in lines]
+    found = [label for label in places if label]
+    counts = Counter(label[1] for label in found)
+    timed = Counter(label[1] for label in found if label[2] or label[3])
     if bold := {label for label in counts if label.startswith("**") and label.endswith("**")}:
         return bold
     names = {label for label in counts if len(label.split()) <= _MAX_LABEL_WORDS and any(map(str.isalpha, label))}
     if len(found) == num_lines > 1:  # as our own texts of dialogues are
         return names
     # The minutes of a call, say, with a name before each line; or the subtitles of a dialogue.
-    if len(found) * 2 > num_lines:
-        is_named = len(found) > 1
-    elif len(counts) < len(found):
-        is_named = begins_with_name and len(counts) > 1
-    else:  # "Narrator: It was ..", "Remember: never ..": behind names, texts begin alike
-        cases = {first.islower() for _, first in found if first.islower() or first.isupper()}
-        is_named = len(found) > 1 and len(found) * 2 == num_lines and len(cases) < 2
+    if len(counts) < len(found):
+        is_named = len(found) * 2 > num_lines or (begins_with_name and len(counts) > 1)
+    else:  # each comes once; so does "Remember: never .." in a text with capitals
+        texts = [line[label.end() if label else 0 :].lstrip() for label, line in zip(places, lines, strict=True)]
+        begins_small = any(label and text[:1].islower() for label, text in zip(places, texts, strict=True))
+        has_capitals = any(text != text.lower() for text in texts)
+        is_named = len(found) > 1 and len(found) * 2 >= num_lines and not (begins_small and has_capitals)
     is_timed = timed.total() > 1
     return {label for label in names if _is_label(label, counts[label] > 1, is_named or (is_timed and label in timed))}
 

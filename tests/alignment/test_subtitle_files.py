@@ -107,12 +107,13 @@ def test_names_before_lines() -> None:
         (["Anna: one", "two\nAnna: three"], ["one", "two three"], []),
         (["one", "Anna: two", "Anna: three"], ["one", "two", "three"], []),
         (["Narrator: One.", "Two.", "Remember: three.", "Four."], None, []),
+        (["Narrator: One.", "Remember: two.", "Three."], None, []),
         (["Narrator: One.", "Two.", "Later: Three.", "Four.", "Five."], None, []),
         (["Narrator: One."], None, []),
     ],
     ids=[
         "first of each turn", "after a sound", "small letters", "two in a cue", "behind another", "not the first",
-        "other begins", "too few", "a lone one",
+        "other begins", "more of them", "too few", "a lone one",
     ],
 )  # fmt: skip
 def test_names_tell_who_speaks_each_cue(cues: list[str], words: list[str] | None, speakers: list[str]) -> None:
@@ -297,6 +298,7 @@ def test_formats() -> None:
         ("张三: 你好\n李四: 再见", "你好\n再见", ["张三", "李四"]),
         ("Title\n\nAnna:\nHi.\nAnna: Yes.", "Title\n\n\nHi.\nYes.", [None, None, "Anna", "Anna", "Anna"]),
         ("Note: a door.", "Note: a door.", [None]),
+        ("Note: a door.\nBye.\nRemember: go.", None, [None] * 3),
         ("One thing: it\nis so: never\nat all\nagain and\nagain", None, [None] * 5),
         ("at 10:30 we\nhttp://a.b c\nhe said: no", None, [None] * 3),
         ("", "", []),

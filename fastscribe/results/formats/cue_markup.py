@@ -56,6 +56,17 @@ def plain_text(text: str, format: str) -> str:
     return "\n".join(line for line in lines if line)
 
 
+def spaced_text(text: str, format: str) -> str:
+    """Return a cue's text with spaces in place of its markup, of the same length and with its line breaks."""
+
+    def spaced(found: re.Match[str]) -> str:
+        if not _is_markup(found, format):
+            return found[0]
+        return " \n" if found["escape"] in ("N", "n") else re.sub(r"[^\n]", " ", found[0])
+
+    return _TAG.sub(spaced, text)
+
+
 def convert(text: str, given: str, wanted: str) -> str:
     """Return a cue's text in the markup of "srt" or "vtt". Line breaks stay."""
     escape = escape_srt if wanted == "srt" else escape_vtt

@@ -16,11 +16,18 @@ from typing import Any, NamedTuple
 
 from fastscribe._system.text_layout import clean_text, num_columns
 from fastscribe.config import SubtitleStyle
-from fastscribe.results.formats.cue_markup import LEADING_MARKS, SOUNDS, convert, escape_srt, escape_vtt, plain_text
+from fastscribe.results.formats.cue_markup import (
+    LEADING_MARKS,
+    SOUNDS,
+    convert,
+    escape_srt,
+    escape_vtt,
+    plain_text,
+    spaced_text,
+)
 from fastscribe.types import Segment, Transcript
 
 FORMATS = ("srt", "vtt", "ass")
-_TAG = re.compile(r"<[^<>]*>|\{[^{}]*\}")
 _VOICE = r"(?P<voice><v(?:\.[^\s<>]*)?\s+)"  # of WebVTT
 
 
@@ -78,7 +85,7 @@ class GivenCue(NamedTuple):
         text, at = "", 0
         for begin, end, colon in self._names:
             between = self.text[end:colon].strip()  # such as a tag that ends, or (V.O.)
-            text += self.text[at:begin] + between + (" " if SOUNDS.search(_TAG.sub("", between)) else "")
+            text += self.text[at:begin] + between + (" " if SOUNDS.search(spaced_text(between, self.format)) else "")
             at = colon + 1
             while self.text[at : at + 1].isspace() and self.text[at] != "\n":
                 at += 1
@@ -100,15 +107,11 @@ class GivenCue(NamedTuple):
         """
         if not self.speaker:
             return []
-        text = re.sub(r"\\[Nn]", " \n", self.text).replace(r"\h", "  ")
-        for unspoken in (_TAG, SOUNDS, SOUNDS):  # twice: ([music])
-            text = unspoken.sub(_blank, text)
+        text = spaced_text(self.text, self.format)
+        for _ in range(2):  # ([music])
+            text = SOUNDS.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
         names = re.finditer(rf"(?m)^(?:[{LEADING_MARKS}]|[^\S\n])*({self._name_pattern})[^\S\n]*(:)(?!\S)", text)
         return [(*found.span(1), found.start(2)) for found in names]
-
-
-def _blank(found: re.Match[str]) -> str:
-    return re.sub(r"[^\n]", " ", found[0])
 
 
 @dataclass(frozen=True)

@@ -152,6 +152,8 @@ def test_a_name_among_what_is_not_spoken(format: str, text: str, other: str, ren
 
 
 def test_a_name_with_entities() -> None:
+    shown = GivenCue("srt", 0, 1, "Ann <\u2060x>: one", speaker="Ann <\u2060x>")  # no tag
+    assert shown.lines == ("one",)
     given = GivenCue("vtt", 0, 1, "Tom &amp; Jo: <i>one</i>", speaker="Tom & Jo")
     assert given.markup("srt", "Tom & Jo", "Tom & Jo: ") == "Tom & Jo: <i>one</i>"
     assert given.markup("vtt", "A < B") == "A &lt; B: <i>one</i>"
