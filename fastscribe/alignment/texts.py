@@ -494,7 +494,7 @@ def _labels(lines: Sequence[str], num_lines: int, begins_with_name: bool = False
     places = [_LABEL.match(line) for line in lines]
     found = [label for label in places if label]
     counts = Counter(label[1] for label in found)
-    timed = Counter(label[1] for label in found if label[2] or label[3])
+    timed = [label[1] for label in found if label[2] or label[3]]
     if bold := {label for label in counts if label.startswith("**") and label.endswith("**")}:
         return bold
     names = {label for label in counts if len(label.split()) <= _MAX_LABEL_WORDS and any(map(str.isalpha, label))}
@@ -508,8 +508,8 @@ def _labels(lines: Sequence[str], num_lines: int, begins_with_name: bool = False
         begins_small = any(label and text[:1].islower() for label, text in zip(places, texts, strict=True))
         has_capitals = any(text != text.lower() for text in texts)
         is_named = len(found) > 1 and len(found) * 2 >= num_lines and not (begins_small and has_capitals)
-    is_timed = timed.total() > 1
-    return {label for label in names if _is_label(label, counts[label] > 1, is_named or (is_timed and label in timed))}
+    repeated = {label for label in names if counts[label] > 1 or (len(timed) > 1 and label in timed)}
+    return {label for label in names if _is_label(label, label in repeated, is_named)}
 
 
 def _is_label(label: str, is_repeated: bool, is_named: bool) -> bool:
