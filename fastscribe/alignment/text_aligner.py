@@ -313,14 +313,12 @@ class TextAligner:
         self.counts.add_missing(job.audio.path, [word.text for word in words if word.missing])
         if job.given is None:
             self.counts.add_unheard([f"{job.audio.path}: {number}" for number, _ in unheard])
-        gaps = tuple(Gap(*self._clipped(job, span)) for span in sorted(job.other))
-        self.counts.add_other(gaps)
         return Transcript(
             job.audio,
             " ".join(script.words),
             tuple(segments),
             tuple(self._token(job, index, logprobs[index]) for index in sorted(job.token_spans)),
-            gaps,
+            tuple(Gap(*self._clipped(job, span)) for span in sorted(job.other)),
             speakers=tuple(dict.fromkeys(filter(None, job.speakers))),
         )
 

@@ -166,7 +166,7 @@ class Texts:
         return {**row, **fields} if fields["text"].strip() else None
 
     def _file(self, folder: Path, source: Source) -> Path | None:
-        """Return the text of a recording in a folder: by its name in a run, its place among the inputs, or its own name."""
+        """Return the text of a recording in a folder, by the name of its files in a run, by its place, or by its own name."""
         place = PurePosixPath(source.id).with_suffix("")
         for name in dict.fromkeys((*self._names_in_run(source), str(place), place.name)):
             files = [folder / f"{name}{extension}" for extension in _EXTENSIONS]
@@ -204,8 +204,8 @@ class Texts:
         from fastscribe.results.journal_ledger import key_of
         from fastscribe.results.moved import places_before
 
-        for journal in self._journals if isinstance(source.file, str) else ():
-            for place in places_before(os.path.abspath(source.file), journal.facts):
+        for journal in self._journals:
+            for place in places_before(os.path.abspath(str(source.file)), journal.facts):
                 entry_index = journal.find(key_of(source, place))
                 if entry_index is not None and (name := journal.entry(entry_index).name):
                     yield name
@@ -452,17 +452,15 @@ def _labels(lines: Iterable[str], num_lines: int, begins_with_name: bool = False
     """Return the speakers' names among what stands before a colon at the begin of a line. Of cues, the first may have one."""
     found = [label for line in lines if (label := _LABEL.match(line))]
     counts = Counter(label[1] for label in found)
-    timed = Counter(label[1] for label in found if label[2] or label[3])
+    timed = [label[1] for label in found if label[2] or label[3]]
     # The minutes of a call, say, with a name before each line; or the subtitles of a dialogue.
     is_named = counts.total() * 2 > num_lines or (begins_with_name and len(counts) > 1)
     bold = {label for label in counts if label.startswith("**") and label.endswith("**")}
     names = {label for label in counts if len(label.split()) <= _MAX_LABEL_WORDS and any(map(str.isalpha, label))}
     if counts.total() == num_lines > 1:  # as our own texts of dialogues are
         return bold | names
-    is_timed = timed.total() > 1
-    return bold | {
-        label for label in names if _is_label(label, counts[label] > 1, is_named or (is_timed and label in timed))
-    }
+    repeated = {label for label in names if counts[label] > 1 or (len(timed) > 1 and label in timed)}
+    return bold | {label for label in names if _is_label(label, label in repeated, is_named)}
 
 
 def _is_label(label: str, is_repeated: bool, is_named: bool) -> bool:
