@@ -15,14 +15,11 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import accumulate
 
-from fastscribe._system.text_layout import count_of
 from fastscribe.alignment.texts import unused_names_lines, without_sounds
 from fastscribe.text.encoder import EncodedWord, WordEncoder
 from fastscribe.text.tokenizer import Tokenizer
-from fastscribe.types import Gap
 
 _MAX_SHOWN, _MAX_NAMED = 12, 8  # characters, and words or lines, in a message
-_MIN_OTHER_S = 1.0  # speech of a recording that is not in its text: a cough or an "um" is not worth a line
 _QUOTES = str.maketrans("‘’ʼ´`“”„«»‐‑–—", "'''''\"\"\"\"\"----")
 
 
@@ -136,8 +133,6 @@ class Counts:
         unheard: The first of these, each as its recording and number.
         unsearched_s: Seconds in which missing words and other speech were not looked for, because there was no anchor; by
             whether the text has three words in a row that were heard there.
-        other_s: The seconds of speech that is in no text, without recordings that have hardly any.
-        num_with_other: The other recordings with such speech.
         unnamed: The recordings whose texts have a name of a speaker that is not used.
     """
 
@@ -149,19 +144,12 @@ class Counts:
     num_unheard: int = 0
     unheard: list[str] = field(default_factory=list)
     unsearched_s: dict[bool, float] = field(default_factory=lambda: {False: 0.0, True: 0.0})
-    other_s: float = 0.0
-    num_with_other: int = 0
     unnamed: list[str] = field(default_factory=list)
 
     def add_missing(self, path: str, words: Sequence[str]) -> None:
         if named := words[: max(0, _MAX_NAMED - self.num_missing)]:
             self.missing.append(f"{path}: {', '.join(named)}")
         self.num_missing += len(words)
-
-    def add_other(self, gaps: Sequence[Gap]) -> None:
-        if (other_s := sum(gap.end_s - gap.start_s for gap in gaps)) >= _MIN_OTHER_S:
-            self.other_s += other_s
-            self.num_with_other += 1
 
     def add_unheard(self, lines: Sequence[str]) -> None:
         self.num_unheard += len(lines)
@@ -188,12 +176,6 @@ class Counts:
         if self.num_unheard:
             shown, them = _first(", ".join(self.unheard), self.num_unheard), "it" if self.num_unheard == 1 else "them"
             found.append(f"{_not_heard(self.num_unheard, 'line')}, and subtitles leave {them} out: {shown}")
-        if self.num_with_other:
-            whose = "its text" if self.num_with_other == 1 else "their texts"
-            recordings = count_of(self.num_with_other, "recording")
-            found.append(
-                f"{self.other_s:,.1f} s of speech in {recordings} are not in {whose}: gaps in JSON has the times"
-            )
         for is_common, seconds in self.unsearched_s.items():
             if seconds:
                 found.append(

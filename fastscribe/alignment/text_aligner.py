@@ -19,6 +19,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise, starmap
+from operator import ne
 from typing import NamedTuple
 
 import numpy as np
@@ -194,8 +195,9 @@ class TextAligner:
         if num_names == 1 and any(tokens and one is None for one, tokens in zip(speakers, spoken, strict=False)):
             speakers = []  # a heading with a colon looks like a name, too
             self.counts.unnamed.append(audio.path)
-            if given is None:  # so what looks like a name may be spoken
-                script = self._speller.script("\n".join(untimed_lines(stated or "")))
+            whole = untimed_lines(stated or "")
+            if given is None and sum(map(ne, whole, text.split("\n"))) == 1:  # so it is spoken
+                script = self._speller.script("\n".join(whole))
         if not script.words:
             raise AudioError(audio.path, "its text is empty")
         if not script.has_letters:
@@ -315,14 +317,12 @@ class TextAligner:
         self.counts.add_missing(job.audio.path, [word.text for word in words if word.missing])
         if job.given is None:
             self.counts.add_unheard([f"{job.audio.path}: {number}" for number, _ in unheard])
-        gaps = tuple(Gap(*self._clipped(job, span)) for span in sorted(job.other))
-        self.counts.add_other(gaps)
         return Transcript(
             job.audio,
             " ".join(script.words),
             tuple(segments),
             tuple(self._token(job, index, logprobs[index]) for index in sorted(job.token_spans)),
-            gaps,
+            tuple(Gap(*self._clipped(job, span)) for span in sorted(job.other)),
             speakers=tuple(dict.fromkeys(filter(None, job.speakers))),
         )
 

@@ -180,7 +180,7 @@ class Texts:
         return {**row, **fields} if fields["text"].strip() else None
 
     def _file(self, folder: Path, source: Source) -> Path | None:
-        """Return the text of a recording in a folder: by its name in a run, its place among the inputs, or its own name."""
+        """Return the text of a recording in a folder, by the name of its files in a run, by its place, or by its own name."""
         place = PurePosixPath(source.id).with_suffix("")
         for name in dict.fromkeys((*self._names_in_run(source), str(place), place.name)):
             files = [folder / f"{name}{extension}" for extension in _EXTENSIONS]
@@ -218,8 +218,8 @@ class Texts:
         from fastscribe.results.journal_ledger import key_of
         from fastscribe.results.moved import places_before
 
-        for journal in self._journals if isinstance(source.file, str) else ():
-            for place in places_before(os.path.abspath(source.file), journal.facts):
+        for journal in self._journals:
+            for place in places_before(os.path.abspath(str(source.file)), journal.facts):
                 entry_index = journal.find(key_of(source, place))
                 if entry_index is not None and (name := journal.entry(entry_index).name):
                     yield name

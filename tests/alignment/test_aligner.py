@@ -165,7 +165,7 @@ def test_paragraphs_of_a_text_stay(aligner: Aligner, tmp_path: Path, names: tupl
 
 
 def test_what_is_no_name_is_a_word(aligner: Aligner, tmp_path: Path) -> None:
-    """The only name of a text, behind other words, may be a heading. Times are no words all the same."""
+    """The only name of a text, which comes once and behind other words, may be a heading. Times are no words all the same."""
     words = TEXTS[FILES[0].name].split()
     text = f"{' '.join(words[:4])}\n[00:02] CROWD: {' '.join(words[4:])}"
     found = aligned(aligner, tmp_path, {FILES[0].name: text})[FILES[0].name]

@@ -106,6 +106,7 @@ def test_names_before_lines() -> None:
         (["Anna: one\nBob: two", "Anna: three"], ["one two", "three"], []),
         (["Anna: one", "two\nAnna: three"], ["one", "two three"], []),
         (["one", "Anna: two", "Anna: three"], ["one", "two", "three"], []),
+        (["one", "ANNA: two", "BOB: six"], ["one", "two", "six"], ["", "ANNA", "BOB"]),
         (["Narrator: One.", "Two.", "Remember: three.", "Four."], None, []),
         (["Narrator: One.", "Remember: two.", "Three."], None, []),
         (["Narrator: One.", "Two.", "Later: Three.", "Four.", "Five."], None, []),
@@ -113,14 +114,15 @@ def test_names_before_lines() -> None:
     ],
     ids=[
         "first of each turn", "after a sound", "small letters", "two in a cue", "behind another", "not the first",
-        "other begins", "more of them", "too few", "a lone one",
+        "a dialogue with a title", "other begins", "more of them", "too few", "a lone one",
     ],
 )  # fmt: skip
 def test_names_tell_who_speaks_each_cue(cues: list[str], words: list[str] | None, speakers: list[str]) -> None:
-    """Without a name, that is the speaker before. If they do not tell it of every cue, no cue has a speaker."""
+    """Without a name, that is the speaker before. If they do not tell it of every cue behind the first name, no cue has one."""
     given = read_subtitles(srt(*cues), "srt")
     assert given[0].split("\n") == (words or cues), "words that are no name stay"
     assert [cue["speaker"] for cue in given[1]["cues"] if "speaker" in cue] == speakers
+    assert given[2] == (words is not None and not speakers)
 
 
 def test_voices_of_webvtt() -> None:
@@ -308,6 +310,11 @@ def test_formats() -> None:
             ["Anna", "Anna", "A Lady of the House"],
         ),
         ("**Dr: No**: Hi.\n**Anna**: Yes.\nRemember: no.", "Hi.\nYes.\nRemember: no.", ["Dr: No", "Anna", "Anna"]),
+        ("[00:00:10] Ben: one\n[1:02.5] Anna: two", "one\ntwo", ["Ben", "Anna"]),
+        ("(0:10) one\n[10:30] two", "one\ntwo", [None] * 2),
+        ("BEN (00:05): one\nsix\nAnna [0:09]: two\nten", "one\nsix\ntwo\nten", ["BEN", "BEN", "Anna", "Anna"]),
+        ("Ben  0:05\none\n\nAnna (1:00:05)\ntwo\nsix", "\none\n\n\ntwo\nsix", [*["Ben"] * 3, *["Anna"] * 3]),
+        ("It was 10:30\nat 9:15 we (10:30) ate\n[1984] is old\nDoors  10:30", None, [None] * 4),
     ],
 )
 def test_names_in_a_text(text: str, spoken: str | None, speakers: list[str | None]) -> None:

@@ -13,6 +13,7 @@ from fastscribe.audio.formats import NOT_OPENED, UNKNOWN_CONTENT
 from fastscribe.cli.run_messages import counts_of, say_listing, say_summary, sound_lines, stopped_hint
 from fastscribe.config import Options
 from fastscribe.pipeline.stats import Progress
+from fastscribe.types import Gap
 from tests.helpers.report_samples import transcript, utterance
 
 
@@ -105,3 +106,17 @@ def test_recordings_with_a_voice_on_each_channel_are_counted() -> None:
     assert line == "2 recordings have a voice on each of two channels: --speakers channels tells who speaks"
     assert list(sound_lines(progress, Options(speakers="channels"), "transcribe", True)) == []
     assert list(sound_lines(progress, Options(), "align", False)) == []
+
+
+def test_speech_beside_the_texts_is_told_of_align_alone() -> None:
+    progress = Progress()
+    for gaps in ((), (Gap(1.0, 2.5), Gap(3.0, 4.5)), (Gap(0.0, 7.0),)):
+        progress.count(replace(transcript(utterance(0, 9.0)), gaps=gaps))
+    assert list(sound_lines(progress, Options(), "transcribe", False)) == []
+    [line] = sound_lines(progress, Options(), "align", True)
+    assert line == "10 s of speech in 2 recordings are not in the text: gaps in JSON says where"
+
+
+def test_an_empty_transcript_on_stdout_speaks_for_itself() -> None:
+    progress = Progress(wordless=1, first_wordless=["a.wav"])
+    assert list(sound_lines(progress, Options(), "transcribe", True)) == []
