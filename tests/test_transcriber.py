@@ -260,6 +260,42 @@ def test_a_closed_transcriber_cannot_be_used_any_more() -> None:
         next(transcriber.transcribe(FILES[0]))
 
 
+@pytest.mark.parametrize("waits", ["for a batch", "for an input"])
+def test_close_from_another_thread_ends_a_run(transcriber: Transcriber, monkeypatch, waits: str) -> None:
+    """A run whose next batch is not read yet, and one whose iterator of inputs has no other."""
+    waiting, go_on = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        waiting.set()
+        go_on.wait(60)
+
+    def inputs():
+        yield FILES[0]
+        if waits == "for an input":
+            hang()
+        yield from FILES[1:]
+
+    if waits == "for a batch":
+        before(monkeypatch, "batch_layout.read_into", lambda path, *_: hang())
+
+    def run() -> None:
+        try:
+            list(transcriber.transcribe(inputs()))
+        except UsageError as error:
+            ended.append(str(error))
+
+    ended: list[str] = []
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        assert waiting.wait(30)
+        transcriber.close()
+        thread.join(30)
+        assert ended == ["this model is closed: load it again"]
+    finally:
+        go_on.set()
+
+
 def test_paths_in_options_are_no_names_of_the_hub() -> None:
     for name in ("lm", "align_with", "speakers", "rttm"):
         assert getattr(Options(**{name: Path("organisation/name")}), name) == os.path.abspath("organisation/name")
