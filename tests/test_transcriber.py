@@ -22,7 +22,7 @@ import soundfile
 import torch
 
 import fastscribe
-from fastscribe import Aligner, Failure, Ledger, Options, Transcriber, Transcript, UsageError
+from fastscribe import Aligner, Audio, Failure, Ledger, Options, Transcriber, Transcript, UsageError
 from fastscribe.config import OutputStyle
 from fastscribe.errors import OptionError
 from fastscribe.pipeline import prefetch, thread_pool, windows
@@ -447,6 +447,18 @@ def test_ledger_selects_inputs(transcriber: Transcriber, monkeypatch) -> None:
     assert sorted(map(index_of, results)) == [2, 4, 8, 10]
     assert sorted(opened) == [2, 4, 8, 10] and transcriber.progress.skipped == ledger.num_done == 3
     assert (transcriber.progress.files, transcriber.progress.failed) == (4, 0)
+
+
+def test_a_ledger_gets_each_part_and_each_key_of_a_file(transcriber: Transcriber) -> None:
+    """A path that is given twice is one input, but not with another key or another part."""
+    inputs = [
+        FILES[0],
+        FILES[0],
+        *(Audio(FILES[0], **one) for one in ({"key": "a"}, {"key": "b"}, {"duration_s": 1.0})),
+    ]
+    results = list(transcriber.results(inputs, ledger=Ledger()))
+    assert sorted(str(result.key) for result in results) == sorted([str(FILES[0])] * 2 + ["a", "b"])
+    assert transcriber.progress.repeats.num == 1
 
 
 @pytest.mark.parametrize("method", ["expect", "skip", "is_done", "settle"])

@@ -161,6 +161,8 @@ def _named(audio: Audio, left_out: Counter[str], repeats: Repeats | None) -> Ite
     assert isinstance(audio.data, (str, os.PathLike))
     if audio.sample_rate is not None:
         raise AudioError("", "sample_rate is for arrays; a file states its own")
+    if audio.key is not None or (audio.offset_s, audio.duration_s, audio.track) != (None, None, None):
+        repeats = None  # an input of its own: another key or another part of a file that came before
     for found in expand([os.fsdecode(audio.data)], left_out=left_out, repeats=repeats):
         keyed = found if audio.key is None else replace(found, given_key=audio.key)
         yield keyed if isinstance(keyed, Failure) else _cut(audio, keyed)
