@@ -47,7 +47,7 @@ class Transcriber:
     """A loaded model and the options of its runs.
 
     load() makes one. Call transcribe() any number of times, one run at a time. close() ends the processes of several devices,
-    and later runs raise a UsageError; with one device it need not be called.
+    and a run in another thread; later runs raise a UsageError. With one device it need not be called.
 
     Attributes:
         options: The options of every run; read only.
@@ -268,7 +268,7 @@ class Transcriber:
         return self._engine.recognizer
 
     def close(self) -> None:
-        """End the processes of several devices. The transcriber cannot be used any more: a run raises a UsageError."""
+        """End the processes of several devices, and a run in another thread: that and later runs raise a UsageError."""
         self._executor.close()
 
     def __enter__(self) -> Transcriber:

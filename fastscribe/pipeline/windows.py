@@ -106,7 +106,7 @@ class InputWindows:
         return self._windows(self._buffer)
 
     def _windows(self, buffer: WindowBuffer[Source | Failure, PreparedInput]) -> Generator[Window | Idle, None, None]:
-        """Yield the windows. What a ledger raises ends them."""
+        """Yield the windows. An error of the ledger ends them."""
         progress = self._progress
         try:
             with closing(buffer):
