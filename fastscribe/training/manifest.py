@@ -244,7 +244,7 @@ class _WrongRows:
         self._count, self._places = 0, dict[str, list[str]]()  # of the first, by what is wrong with them
 
     def add(self, said: str) -> None:
-        """Add a row of which is said: "place: problem"."""
+        """Add a row by its message, "place: problem"."""
         self._count += 1
         if self._count <= _MAX_NAMED:
             place, _, problem = said.partition(": ")
