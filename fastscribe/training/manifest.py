@@ -183,7 +183,7 @@ def _why_unusable(example: Example, limits: ExampleLimits) -> str | None:
     if example.duration_s < limits.min_duration_s:
         return f"shorter than {limits.min_duration_s:g} s"
     if example.duration_s > limits.max_duration_s:
-        # No speaker says so little in so long: a text of 4 s has that many letters for 4,000 s.
+        # The text of 4 s has too few letters for 4,000 s.
         is_sparse = len(example.text) < _LEAST_LETTERS_PER_S * example.duration_s
         is_in_ms = is_sparse and limits.min_duration_s <= example.duration_s / 1000 <= limits.max_duration_s
         asked = ", perhaps in milliseconds instead of seconds" if is_in_ms else ""
