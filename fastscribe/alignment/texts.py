@@ -214,15 +214,13 @@ class Texts:
         }
 
     def _names_in_run(self, source: Source) -> Iterator[str]:
-        """Yield the name of a recording's files in the run whose folder this is, if it has any; also of one that has moved."""
+        """Yield the name of a recording's files in the run whose folder this is, if it has any: one that moved keeps its."""
         from fastscribe.results.journal_ledger import key_of
-        from fastscribe.results.moved import places_before
 
         for journal in self._journals:
-            for place in places_before(os.path.abspath(str(source.file)), journal.facts):
-                entry_index = journal.find(key_of(source, place))
-                if entry_index is not None and (name := journal.entry(entry_index).name):
-                    yield name
+            entry_index = journal.find(key_of(source))
+            if entry_index is not None and (name := journal.entry(entry_index).name):
+                yield name
 
     @cached_property
     def _journals(self) -> list[Journal]:

@@ -183,14 +183,6 @@ def _places_since(first: str, facts: Mapping[str, Any]) -> list[str]:
     return places
 
 
-def places_before(now: str, facts: Mapping[str, Any]) -> list[str]:
-    """Return where a recording is, and where each --moved says that it was before, from the last to the first."""
-    places = [now]
-    for before, after in reversed(facts.get(MOVES, ())):
-        places += filter(None, (Moved(before, after).before(place) for place in tuple(places)))
-    return list(dict.fromkeys(places))[:_FEW]
-
-
 def _is_of_most(moved: Moved, storage: Storage, journal: Journal) -> bool:
     """Return True if most results of the old place are of recordings that are in the new one alone, and of their sizes.
 
