@@ -348,7 +348,7 @@ def test_sounds_in_a_text_are_not_spoken() -> None:
     assert silent.split("\n")[3:] == text.split("\n")[3:]
 
 
-def test_many_equal_lines_are_compared_at_once() -> None:
-    """Rolling captions repeat a few lines."""
-    many = "No!\n" * 40_000
-    assert [len(one.split()) for one in spoken(srt(many, many))] == [40_000] * 2
+def test_few_lines_of_two_cues_are_compared() -> None:
+    """Rolling captions repeat two or three. To compare all ends with all begins would take minutes."""
+    many = "No!\n" * 400_000
+    assert [len(one.split()) for one in spoken(srt(many + "Yes.", many))] == [400_001, 400_000]
