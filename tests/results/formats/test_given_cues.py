@@ -137,6 +137,7 @@ def test_speakers_are_named_as_each_format_does() -> None:
         ("srt", "ANNA (V.O.): one", "(V.O.) one", "EVE (V.O.): one"),
         ("srt", "ANNA [on phone] :\none", "[on phone]\none", "EVE [on phone] :\none"),
         ("srt", "((sighs))\n♪ <i>ANNA</i>: one ♪", "((sighs))\n♪ <i></i>one ♪", "((sighs))\n♪ <i>EVE</i>: one ♪"),
+        ("srt", "(heard (far)) ANNA: one", "(heard (far)) one", "(heard (far)) EVE: one"),
         ("srt", "*sighs* ANNA: <b>one</b>\n# ANNA: two", "*sighs* <b>one</b>\n# two", None),
         ("srt", "one, ANNA: two", "one, ANNA: two", ""),
         ("vtt", "ANNA: <c.red>one</c>", "one", "EVE: <c.red>one</c>"),
