@@ -73,8 +73,9 @@ def end_if_done(job: TranscribeJob, listing: Listing, event_log: EventLog | None
     if output is None:
         if run.overwrite:
             with using_folder(run.where):
-                expected = expected_sources(listing.ahead(MAX_WAIT_S), None, job.options)
-                check_overwrite(run, expected, (lambda line: None) if job.quiet else say)
+                if run.shard.count > 1 or not listing.is_empty:  # an empty list ends the run, which removes nothing
+                    expected = expected_sources(listing.ahead(MAX_WAIT_S), None, job.options)
+                    check_overwrite(run, expected, (lambda line: None) if job.quiet else say)
         elif not (is_stream and run.moved is not None):
             inputs = listing.ahead(MAX_WAIT_S) if is_stream else listing.whole()
             check_moved(job, inputs, partial(moved_line_of, run))
