@@ -283,6 +283,9 @@ def test_impossible_style_is_refused(name: str, values: list[Any]) -> None:
     for value in values:
         with pytest.raises(UsageError, match="max_cue_s" if name == "max_cue_s" else f"^{name} "):
             SubtitleStyle(**{name: value})
+
+
+def test_a_width_that_is_not_whole_is_said_to_be_that() -> None:
     for width, problem in ((30.5, "not a whole number from 2"), (1, "not a number from 2")):
         with pytest.raises(UsageError, match=f": {problem}$"):
             SubtitleStyle(max_line_width=width)  # type: ignore[arg-type]
