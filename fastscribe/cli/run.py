@@ -103,7 +103,8 @@ def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -
         if event_log is not None:
             event_log.started(transcriber, lambda: bar.num_inputs)
         bar.watch(lambda: transcriber.progress)  # which each run replaces
-        check_any_input(not listing.is_empty, job.output.shard, transcriber.command)
+        if job.output.overwrite:  # opening removes what is there
+            check_any_input(not listing.is_empty, job.output.shard, transcriber.command)
         with open_run_output(job, transcriber, bar.say, opened) as output:
             journaled = None if job.output.is_stdout else cast("JournaledOutput", output)
             WHEN_STOPPED.append(
@@ -116,6 +117,7 @@ def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -
                     during.enter_context(hook.during(job, transcriber))
                 stats = _write_all(transcriber, job, listing, output, event_log, bar)
             stats = replace(stats, skipped=transcriber.progress.skipped, failed_before=output.ledger.failed_before)
+            check_any_input(stats.files + stats.skipped, job.output.shard, transcriber.command)
             if journaled is not None:
                 from fastscribe.cli.nothing_to_do import report_of
 
