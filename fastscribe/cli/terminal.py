@@ -103,12 +103,6 @@ def log_to(path: Path) -> None:
     _log.addHandler(handler)
 
 
-def failure_line(failure: Failure) -> str:
-    problem = failure.message.removeprefix(f"{failure.path}: ")  # a manifest's row names the manifest itself
-    listed = f" ({failure.listed})" if failure.listed and failure.stage != "input" else ""  # whose message has it
-    return f"{failure.path}{listed}: {failure.stage} failed: {problem}"
-
-
 @contextmanager
 def filter_mpg123_messages(write_line: Callable[[bytes], bool] = lambda line: False) -> Iterator[None]:
     """Drop the messages of mpg123, a C library below libsndfile: one for every seek in a healthy MP3, others for damage.
