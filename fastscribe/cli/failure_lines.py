@@ -16,16 +16,10 @@ _MAX_NAMES = 1000  # of a folder, among which a wrong one is sought
 
 
 class FailureLines:
-    """Says what inputs failed of. Behind _MAX_LINES of them one line says that the others have none.
+    """Calls `say` with what inputs failed of. Behind _MAX_LINES of them one line says that the others have none."""
 
-    Args:
-        say: Called with each line.
-        has_hints: Look for names that may be meant.
-    """
-
-    def __init__(self, say: Callable[[str], object], has_hints: bool = True) -> None:
-        self._say, self._has_hints = say, has_hints
-        self._num_failed, self._has_named_folder = 0, False
+    def __init__(self, say: Callable[[str], object]) -> None:
+        self._say, self._num_failed, self._has_named_folder = say, 0, False
 
     def add(self, failure: Failure) -> None:
         """Say what an input failed of."""
@@ -36,12 +30,12 @@ class FailureLines:
             self._say(f"{_MAX_LINES:,} failures have lines here; further ones are counted, and are in the rows only")
 
     def _hint(self, failure: Failure) -> str:
-        if not self._has_hints or self._num_failed > _MAX_HINTS:
+        if self._num_failed > _MAX_HINTS:
             return ""
         if not failure.listed and failure.row is None:
             return _near(failure)
-        is_elsewhere = failure.message.startswith(NOT_THERE) and os.path.exists(failure.path)
-        if self._has_named_folder or not is_elsewhere or os.path.isabs(failure.path):
+        is_in_list = not (self._has_named_folder or os.path.isabs(failure.path))
+        if not (is_in_list and failure.message.startswith(NOT_THERE) and os.path.exists(failure.path)):
             return ""
         self._has_named_folder = True
         return "; it is there from the current folder, but paths of this list count from the list's own folder"

@@ -60,8 +60,7 @@ def report_dry_run(job: TranscribeJob) -> None:
         usd_per_hour, _ = transcriber.usd_per_hour(job.price_per_hour)
         ledger = _ledger(job, transcriber, opened)
         with filter_mpg123_messages():
-            lines = FailureLines(say, has_hints=False)
-            found = estimate_run(transcriber, job.output.inputs, ledger, usd_per_hour, lines.add)
+            found = estimate_run(transcriber, job.output.inputs, ledger, usd_per_hour, FailureLines(say).add)
     check_any_input(found.files + found.failed + found.skipped, job.output.shard)
     say_listing(found.left_out, found.repeated, job.quiet)
     if ledger.num_renewed and not job.quiet:

@@ -6,7 +6,6 @@ through the job's hooks (run_hooks.py).
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Callable

@@ -20,7 +20,6 @@ from fastscribe._system import signals
 from fastscribe._system.file_kinds import starts_with
 from fastscribe._system.text_layout import escaped
 from fastscribe.errors import UsageError
-from fastscribe.types import Failure
 
 if TYPE_CHECKING:
     from fastscribe.dry_run import DryRunReport

@@ -54,7 +54,9 @@ def put(output: JournaledOutput, result: Transcript | Failure, **changed: Any) -
     `changed` is of its manifest row, and decides its text.
     """
     item = result if isinstance(result, Failure) else result.audio
-    source = Source(item.path, within_reach(item.path), item.id, index=item.index, row={"boost": changed} if changed else None)
+    source = Source(
+        item.path, within_reach(item.path), item.id, index=item.index, row={"boost": changed} if changed else None
+    )
     ledger = output.ledger
     if not ledger.expect(source) or ledger.skip(source):
         return False
@@ -320,6 +322,22 @@ def test_a_store_out_of_reach_is_tried_again_by_the_next_run(place: Place) -> No
             assert put(output, out_of_reach)
     assert place.run(["a.wav", "b.wav"]) == ["a.wav", "b.wav"]
     assert place.run(["a.wav", "b.wav"]) == []
+
+
+@pytest.mark.parametrize("gone", [0, 1, 2])
+def test_a_result_goes_with_the_row_that_someone_deleted(tmp_path: Path, gone: int) -> None:
+    """Its input need not be given, and the file stays."""
+    place, ids = Place(tmp_path), ["a.wav", "b.wav", "c.wav"]
+    place.run(ids, "txt")
+    lines = (tmp_path / "transcripts.jsonl").read_text().splitlines(keepends=True)
+    place.write("transcripts.jsonl", "".join(lines[:gone] + lines[gone + 1 :]))
+    left = ids[:gone] + ids[gone + 1 :]
+    for _ in range(2):
+        with place.opened("txt") as output:
+            assert not any(put(output, spoken(id, index=index)) for index, id in enumerate(left))
+            assert output.not_given_line() == "" and output.totals() == (2, 0, 2.0, 0)
+        assert place.rows() == [f"/in/{id}" for id in left]
+    assert sorted(place.contents()) == ["a.txt", "b.txt", "c.txt"]
 
 
 @pytest.mark.parametrize("is_listed", [True, False], ids=["a file's list", "a list on stdin"])
