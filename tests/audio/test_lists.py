@@ -186,7 +186,7 @@ def test_tables(tmp_path: Path) -> None:
     """A header in another case, quotes with line breaks in them, a byte order mark, and other delimiters."""
     rows = b'\xef\xbb\xbfFile_Name , Duration,Note\r\n"a, 1.flac",1.5,"two\r\nlines"\r\n\r\nb.flac,,\r\n'
     first, second = sources(write(tmp_path / "metadata.csv", rows))
-    names = dict.fromkeys(("audio_filepath", "file_name"), "a, 1.flac")
+    names = dict.fromkeys(("audio_filepath", "File_Name"), "a, 1.flac")
     assert first.row == {**names, "duration": 1.5, "Note": "two\r\nlines"}
     assert (first.duration_s, second.duration_s, second.file) == (1.5, None, f"{tmp_path}/b.flac")
     for delimiter, name in ((";", "a.csv"), ("|", "b.csv"), ("\t", "c.csv"), (",", "d.tsv")):

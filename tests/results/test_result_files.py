@@ -21,7 +21,7 @@ from fastscribe.results.output import JournaledOutput, open_journaled
 from fastscribe.results.storage_folder import FolderStorage
 from fastscribe.results.storage_object import ObjectStorage
 from fastscribe.types import Segment, Source, Transcript, Word
-from tests.results.test_output import Place, failed, place, put, spoken, stopped
+from tests.results.test_output import Place, failed, place, put, spoken, stopped, within_reach
 
 __all__ = ["place"]  # a fixture
 
@@ -113,7 +113,7 @@ def test_a_new_row_replaces_its_own_files_alone(place: Place) -> None:
 def listed(output: JournaledOutput, id: str, index: int, **fields: Any) -> bool:
     """Announce an input of a manifest, and write its result if an earlier run has not done it."""
     result = heard(id, index)
-    source = Source(f"/in/{id}", f"/in/{id}", id, {"audio_filepath": f"/in/{id}", **fields}, index=index)
+    source = Source(f"/in/{id}", within_reach(f"/in/{id}"), id, {"audio_filepath": f"/in/{id}", **fields}, index=index)
     if output.ledger.expect(source) and output.ledger.skip(source):
         return False
     output.write(replace(result, audio=replace(result.audio, row=source.row)))
