@@ -87,7 +87,7 @@ def entries_in(head: bytes, lines: Iterable[tuple[int, bytes]]) -> Iterator[Path
 
 
 def paths_in(blocks: Iterable[bytes]) -> Iterator[PathEntry]:
-    """Yield the entries of a list with their own numbers, none of them blank.
+    """Yield the entries of a list with their own numbers. Blank ones are left out.
 
     The first block with a separator decides: a NUL in it is no part of a path, so then all paths end in one.
 
@@ -99,7 +99,7 @@ def paths_in(blocks: Iterable[bytes]) -> Iterator[PathEntry]:
 
 
 def _split(blocks: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the paths of a list, none of them blank, each with what separates them."""
+    """Yield the paths of a list that are not blank, each with what separates it from the next."""
     separator, rest = b"", b""
     for block in blocks:
         rest += block
