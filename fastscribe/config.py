@@ -687,7 +687,7 @@ class OutputStyle:
             check_kind("speaker_names", self.speaker_names, SpeakerNames)
 
 
-def check_load(model: Any, device: Any, dtype: Any, options: Any, devices: Any = "all") -> str | Path:
+def check_load(model: Any, device: Any, dtype: Any, options: Any, devices: Any = "all", say: Any = print) -> str | Path:
     """Check the types of what a model is loaded with.
 
     Args:
@@ -696,6 +696,7 @@ def check_load(model: Any, device: Any, dtype: Any, options: Any, devices: Any =
         dtype: Name of a dtype.
         options: Of its runs.
         devices: Names of devices.
+        say: Takes lines for the user.
 
     Returns:
         The model: a str as it is, anything else as a Path.
@@ -708,6 +709,8 @@ def check_load(model: Any, device: Any, dtype: Any, options: Any, devices: Any =
         if not isinstance(value, str):
             raise OptionError(name, value, f"not a str such as {example}")
     check_kind("options", options, Options)
+    if not callable(say):
+        raise OptionError("say", say, "not a function that takes a line")
     try:
         return model if isinstance(model, str) else Path(os.fsdecode(model))
     except TypeError:

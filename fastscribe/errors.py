@@ -4,6 +4,7 @@
     ├── UsageError                  an option, or a combination of options, that is not possible
     │   ├── OptionError             one value of a setting, which the command line prints with the option's name
     │   ├── DeviceUnusable          the device cannot be used here
+    │   ├── ModelClosed             the model was closed, before a run or during it
     │   └── MissingExtra            a package of an extra is not installed
     ├── CheckpointError             an unusable model: missing, unsafe, unsupported, or not matching its config
     │   ├── UnsupportedCheckpoint   names the key and the value that this code does not handle
@@ -112,6 +113,13 @@ class DeviceUnusable(UsageError):
     def __init__(self, named_by: str, problem: str) -> None:
         super().__init__(f"{named_by}: {problem}")
         self.problem = problem
+
+
+class ModelClosed(UsageError):
+    """The model was closed, before a run or during it."""
+
+    def __init__(self) -> None:
+        super().__init__("this model is closed: load it again")
 
 
 class MissingExtra(UsageError):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 from fastscribe import rooms
 from fastscribe._system.standard_streams import log_to_stderr
@@ -25,7 +25,8 @@ from fastscribe.pipeline.executor import Executor
 from fastscribe.pipeline.interfaces import Additions, LanguageLock, ModelFacts, lock_of
 from fastscribe.pipeline.run import Run
 from fastscribe.pipeline.stats import DeviceShare, Progress, RunStats, Watcher
-from fastscribe.types import Failure, Transcript
+from fastscribe.results.interfaces import Ledger
+from fastscribe.types import Failure, RenderedTranscript, Transcript
 from fastscribe.version import __version__
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from fastscribe.pipeline.recognizer import Recognizer
     from fastscribe.pipeline.workers.devices import Device
     from fastscribe.readable.edits import TextEdits
-    from fastscribe.results.interfaces import Ledger
     from fastscribe.speakers.stage import SpeakerStage
 
 _DEFAULTS = Options()
@@ -47,7 +47,7 @@ class Transcriber:
     """A loaded model and the options of its runs.
 
     load() makes one. Call transcribe() any number of times, one run at a time. close() ends the processes of several devices,
-    and later runs raise a UsageError; with one device it need not be called.
+    and a run in another thread; later runs raise a UsageError. With one device it need not be called.
 
     Attributes:
         options: The options of every run; read only.
@@ -128,7 +128,7 @@ class Transcriber:
             UsageError: The device, dtype, decoder, graph mode, detector or packaged model is unavailable here.
             DeviceFailed: No process of several devices could be started.
         """
-        model = check_load(model, device, dtype, options, "all" if devices is None else devices)
+        model = check_load(model, device, dtype, options, "all" if devices is None else devices, say)
         say = refused = RefusedPaths.around(say)
         _check_fork(Transcriber._loaded_by)
         if devices is not None and device != "auto":
@@ -268,7 +268,7 @@ class Transcriber:
         return self._engine.recognizer
 
     def close(self) -> None:
-        """End the processes of several devices. The transcriber cannot be used any more: a run raises a UsageError."""
+        """End the processes of several devices, and a run in another thread: that and later runs raise a UsageError."""
         self._executor.close()
 
     def __enter__(self) -> Transcriber:
@@ -339,9 +339,19 @@ class Transcriber:
         """Return what each of several devices did in the last run; empty for a transcriber of one device."""
         return self._executor.shares()
 
+    @overload
+    def results(
+        self, inputs: Inputs, *, style: OutputStyle, ledger: Ledger | None = None
+    ) -> Generator[RenderedTranscript | Failure]: ...
+
+    @overload
+    def results(
+        self, inputs: Inputs, *, style: None = None, ledger: Ledger | None = None
+    ) -> Generator[Transcript | Failure]: ...
+
     def results(
         self, inputs: Inputs, *, style: OutputStyle | None = None, ledger: Ledger | None = None
-    ) -> Generator[Transcript | Failure]:
+    ) -> Generator[Any]:
         """Transcribe recordings as transcribe() does, for a program that writes rows and files.
 
         Args:
@@ -356,10 +366,12 @@ class Transcriber:
 
         Raises:
             DeviceFailed: The GPU is lost.
-            UsageError: As for transcribe(), and for a style that is no OutputStyle.
+            UsageError: As for transcribe(), and for a style that is no OutputStyle or a ledger that is no Ledger.
+            Exception: What an iterator of inputs or the ledger raises, after the results of the inputs before it.
         """
-        if style is not None:
-            check_kind("style", style, OutputStyle)
+        for name, value, kind in (("style", style, OutputStyle), ("ledger", ledger, Ledger)):
+            if value is not None:
+                check_kind(name, value, kind)
         if self._is_running:
             raise UsageError("another run of this Transcriber is not finished: read all its results, or close() it")
         _check_fork(self._process)

@@ -107,7 +107,10 @@ class _Keyed:
 
 @dataclass(frozen=True)
 class Source(_Keyed):
-    """One recording to transcribe, or the part of one that a manifest row names."""
+    """One recording to transcribe, or the part of one that a manifest row names. A Ledger is asked about it.
+
+    `path`, `key`, `row`, `offset_s`, `duration_s` and `index` are for programs; the other fields are the run's own.
+    """
 
     path: str  # as the user gave it, for reports
     file: File  # what to open

@@ -8,6 +8,7 @@ import pytest
 
 from fastscribe import Options, UsageError, rooms
 from fastscribe.config import CHANGES_OF_TEXT
+from fastscribe.readable.edits import LANGUAGES_OF_CHANGES
 from fastscribe.results.fingerprint import option_name
 from fastscribe.rooms import SIDE_MODELS
 
@@ -43,7 +44,7 @@ def test_a_field_with_its_default_asks_for_no_room(
 
 def test_a_change_of_the_text_is_known_to_fingerprints() -> None:
     [readable] = (room for room in rooms.ROOMS if room.name == "readable")
-    assert set(map(option_name, CHANGES_OF_TEXT)) == set(readable.flags["transcribe"])
+    assert set(map(option_name, CHANGES_OF_TEXT)) == set(readable.flags["transcribe"]) == set(LANGUAGES_OF_CHANGES)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ import soundfile
 import torch
 
 import fastscribe
-from fastscribe import Aligner, Failure, Options, Transcriber, Transcript, UsageError
+from fastscribe import Aligner, Audio, Failure, Ledger, Options, Transcriber, Transcript, UsageError
 from fastscribe.config import OutputStyle
 from fastscribe.errors import OptionError
 from fastscribe.pipeline import prefetch, thread_pool, windows
@@ -253,11 +253,52 @@ def test_a_style_of_other_types_is_refused(transcriber: Transcriber, name: str, 
         next(transcriber.results(FILES[0], style=value))  # type: ignore[arg-type]
 
 
+def test_a_ledger_of_another_type_is_refused(transcriber: Transcriber) -> None:
+    with pytest.raises(OptionError, match=r"^ledger .*not a fastscribe.Ledger"):
+        next(transcriber.results(FILES[0], ledger=set()))  # type: ignore[call-overload]
+
+
 def test_a_closed_transcriber_cannot_be_used_any_more() -> None:
     with Transcriber.load(MODEL, "cpu") as transcriber:
         assert len(list(transcriber.transcribe(FILES[0]))) == 1
     with pytest.raises(UsageError, match=r"^this model is closed: load it again$"):
         next(transcriber.transcribe(FILES[0]))
+
+
+@pytest.mark.parametrize("waits", ["for a batch", "for an input"])
+def test_close_from_another_thread_ends_a_run(transcriber: Transcriber, monkeypatch, waits: str) -> None:
+    """A run whose next batch is not read yet, and one whose iterator of inputs has no other."""
+    waiting, go_on = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        waiting.set()
+        go_on.wait(60)
+
+    def inputs():
+        yield FILES[0]
+        if waits == "for an input":
+            hang()
+        yield from FILES[1:]
+
+    if waits == "for a batch":
+        before(monkeypatch, "batch_layout.read_into", lambda path, *_: hang())
+
+    def run() -> None:
+        try:
+            list(transcriber.transcribe(inputs()))
+        except UsageError as error:
+            ended.append(str(error))
+
+    ended: list[str] = []
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        assert waiting.wait(30)
+        transcriber.close()
+        thread.join(30)
+        assert ended == ["this model is closed: load it again"]
+    finally:
+        go_on.set()
 
 
 def test_paths_in_options_are_no_names_of_the_hub() -> None:
@@ -278,12 +319,14 @@ def test_paths_in_options_are_no_names_of_the_hub() -> None:
         ({"devices": [0]}, "devices .0.: not a str"),
         ({"dtype": torch.bfloat16}, "dtype torch.bfloat16: not a str"),
         ({"options": {"beam": 2}}, "options {'beam': 2}: not a fastscribe.Options"),
+        ({"say": "x"}, "say 'x': not a function that takes a line"),
     ],
     ids=str,
 )
 def test_what_a_model_is_loaded_with(given: dict[str, Any], message: str) -> None:
     loaders = (Transcriber.load, Aligner.load, partial(fastscribe.transcribe, FILES[0]))
-    for load in loaders if "devices" not in given else loaders[:1]:
+    [name] = given
+    for load in loaders[: {"devices": 1, "say": 2}.get(name, 3)]:
         with pytest.raises(UsageError, match=message):
             load(**given)
 
@@ -374,10 +417,11 @@ def test_report_counts_real_durations(transcriber: Transcriber, tmp_path: Path) 
     assert transcriber.progress.real_frames == transcriber._config.num_frames(length_s)
 
 
-class EveryOtherInput:
+class EveryOtherInput(Ledger):
     """A ledger that selects every second input; each sixth is done."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.expected: list[int] = []
         self.expecting: set[str] = set()
         self.requests: list[int] = []
@@ -387,7 +431,7 @@ class EveryOtherInput:
         self.expecting.add(threading.current_thread().name)
         return source.index % 2 == 0
 
-    def skip(self, source: Source | Failure) -> bool:
+    def is_done(self, source: Source | Failure) -> bool:
         self.requests.append(source.index)
         return source.index % 6 == 0
 
@@ -401,8 +445,40 @@ def test_ledger_selects_inputs(transcriber: Transcriber, monkeypatch) -> None:
     assert ledger.expected == list(range(13)) and len(ledger.expecting) == 1
     assert sorted(ledger.requests) == [0, 2, 4, 6, 8, 10, 12]
     assert sorted(map(index_of, results)) == [2, 4, 8, 10]
-    assert sorted(opened) == [2, 4, 8, 10] and transcriber.progress.skipped == 3
+    assert sorted(opened) == [2, 4, 8, 10] and transcriber.progress.skipped == ledger.num_done == 3
     assert (transcriber.progress.files, transcriber.progress.failed) == (4, 0)
+
+
+def test_a_ledger_gets_each_part_and_each_key_of_a_file(transcriber: Transcriber) -> None:
+    """A path that is given twice is one input, but not with another key or another part."""
+    inputs = [
+        FILES[0],
+        FILES[0],
+        *(Audio(FILES[0], **one) for one in ({"key": "a"}, {"key": "b"}, {"duration_s": 1.0})),
+    ]
+    results = list(transcriber.results(inputs, ledger=Ledger()))
+    assert sorted(str(result.key) for result in results) == sorted([str(FILES[0])] * 2 + ["a", "b"])
+    assert transcriber.progress.repeats.num == 1
+
+
+@pytest.mark.parametrize("method", ["expect", "skip", "is_done", "settle"])
+def test_an_error_of_the_ledger_comes_after_the_results_before_it(transcriber: Transcriber, method: str) -> None:
+    class Broken(Ledger):
+        def is_done(self, source: Source | Failure) -> bool:
+            return source.index == 4
+
+    def refuse(source: Source | Failure) -> bool:
+        if source.index == 4:
+            raise RuntimeError("the database broke")
+        return original(source)
+
+    ledger = Broken()
+    original = getattr(ledger, method)
+    setattr(ledger, method, refuse)
+    results = transcriber.results(FILES[:6], ledger=ledger)
+    assert sorted(next(results).index for _ in range(4)) == [0, 1, 2, 3]
+    with pytest.raises(RuntimeError, match="the database broke"):
+        next(results)
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,8 @@ def test_stereo_at_another_rate_and_parts(transcriber: Transcriber, tmp_path: Pa
         found = list(transcriber.transcribe(inputs))
         assert len({one.text for one in found}) == 1
         assert {one.audio.duration_s for one in found} == {2.0 if part else len(array) / rate}
+    [rest] = transcriber.transcribe(Audio(path, offset_s=0.5, duration_s=0))  # to the end, as in a list's row
+    assert rest.text and rest.audio.duration_s == len(array) / rate - 0.5
 
 
 def test_of_samples_the_part_alone_goes_to_the_reader(

@@ -154,7 +154,7 @@ class Aligner(Transcriber):
             CheckpointError: Also if the model has no CTC head, or a tokenizer that cannot encode text.
             UsageError: As Transcriber.load(); also if `devices` is given, or an option that no known text has.
         """
-        model = check_load(model, device, dtype, options)
+        model = check_load(model, device, dtype, options, say=say)
         if devices is not None:
             raise UsageError("texts are aligned on one device: give device instead of devices")
         if options.has_speakers:

@@ -48,7 +48,7 @@ class Audio:
         key: Any object that names the recording; results carry it. None: the path of a file, the position among the inputs,
             from 0, of other data.
         offset_s: Where to begin, in seconds.
-        duration_s: Seconds to transcribe from there; None: all that follows.
+        duration_s: Seconds to transcribe from there; None or 0: all that follows.
         track: Audio track of a container, from 0; None: as the option `track`.
     """
 
@@ -161,6 +161,8 @@ def _named(audio: Audio, left_out: Counter[str], repeats: Repeats | None) -> Ite
     assert isinstance(audio.data, (str, os.PathLike))
     if audio.sample_rate is not None:
         raise AudioError("", "sample_rate is for arrays; a file states its own")
+    if audio.key is not None or (audio.offset_s, audio.duration_s, audio.track) != (None, None, None):
+        repeats = None  # an input of its own: another key or another part of a file that came before
     for found in expand([os.fsdecode(audio.data)], left_out=left_out, repeats=repeats):
         keyed = found if audio.key is None else replace(found, given_key=audio.key)
         yield keyed if isinstance(keyed, Failure) else _cut(audio, keyed)
@@ -178,9 +180,8 @@ def _cut(audio: Audio, source: Source) -> Source:
     if audio.track is not None and (not isinstance(audio.track, Integral) or audio.track < 0):
         raise AudioError(source.path, f"track is {audio.track!r}, not a number from 0")
     suffix = f"@{round(audio.offset_s * 1000)}" if audio.offset_s else ""
-    return replace(
-        source, id=source.id + suffix, offset_s=audio.offset_s, duration_s=audio.duration_s, track=audio.track
-    )
+    duration_s = audio.duration_s or None  # 0 as in a list's row
+    return replace(source, id=source.id + suffix, offset_s=audio.offset_s, duration_s=duration_s, track=audio.track)
 
 
 def _file(audio: Audio, name: str, channels_first: bool) -> File:

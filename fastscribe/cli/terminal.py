@@ -122,7 +122,7 @@ def filter_mpg123_messages(write_line: Callable[[bytes], bool] = lambda line: Fa
         sys.stderr = os.fdopen(
             os.dup(real), "w", buffering=1, encoding=python_stderr.encoding, errors="backslashreplace"
         )
-    relay = Thread(target=_relay, args=(reader, real, write_line), daemon=True)
+    relay = Thread(target=_relay, args=(reader, real, write_line), name="stderr", daemon=True)
     relay.start()
 
     def restore(exit_code: int = 0) -> None:

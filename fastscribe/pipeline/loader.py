@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import replace
-from threading import TIMEOUT_MAX, Event
+from threading import Event
 
 import numpy as np
 
 from fastscribe._system.processors import usable_processors
 from fastscribe.audio.failures import to_failure
 from fastscribe.audio.probe import probe
+from fastscribe.errors import ModelClosed
 from fastscribe.pipeline.batch_layout import Allocate, BatchLayout, ReadRow
 from fastscribe.pipeline.interfaces import IDLE, Idle
 from fastscribe.pipeline.prefetch import Group, Prefetcher
@@ -32,6 +33,7 @@ Settled = tuple[Utterance, Failure | Hypothesis]
 Loaded = tuple[Batch | None, tuple[Settled, ...]]  # no batch when none of its utterances is to be decoded
 
 _MAX_THREADS = 32
+_CHECK_INTERVAL_S = 0.5  # a wait for a batch looks this often whether the model was closed
 REMOTE_THREADS = 32  # they wait for answers, whatever the number of processors
 
 
@@ -61,7 +63,7 @@ def load_batches(
 
     Args:
         plans: The utterances of each batch. The caller's thread advances it.
-        pool: Reads the files.
+        pool: Reads the files. Another thread may close it.
         sample_rate: The model's rate in Hz.
         ahead: Maximum number of batches that are prefetched beside the caller's.
         allocate: allocate(shape, dtype) returns a batch's memory. Called by the caller's thread.
@@ -71,6 +73,9 @@ def load_batches(
     Yields:
         (batch, settled): batch is None if none of its utterances is to be decoded; settled pairs each utterance that could
         not be read with its Failure, and each one of digital silence with an empty Hypothesis.
+
+    Raises:
+        ModelClosed: The pool was closed.
     """
     assert ahead > 0
     wakeup = Event()
@@ -79,11 +84,11 @@ def load_batches(
         for plan in plans:
             if plan is not IDLE:
                 reads.submit(_ReadGroup(plan, BatchLayout.of(plan, sample_rate, native, least_samples), allocate))
-            while (plan is IDLE or len(reads) > ahead) and (loaded := _next(reads, wakeup)) is not None:
+            while (plan is IDLE or len(reads) > ahead) and (loaded := _next(reads, pool, wakeup)) is not None:
                 yield loaded
             if plan is IDLE:
                 yield IDLE
-        while (loaded := _next(reads, wakeup, at_end=True)) is not None:
+        while (loaded := _next(reads, pool, wakeup, at_end=True)) is not None:
             yield loaded
     finally:
         reads.close()
@@ -151,9 +156,11 @@ class _ReadGroup(RowGroup):
         return replace(batch, cuts=cuts) if any(cuts) else batch
 
 
-def _next(reads: Prefetcher[_ReadGroup], wakeup: Event, at_end: bool = False) -> Loaded | None:
+def _next(
+    reads: Prefetcher[_ReadGroup], pool: ReplacingThreadPool, wakeup: Event, at_end: bool = False
+) -> Loaded | None:
     """Wait for the next batch and return it. None: only late ones are in flight; with `at_end`, none is."""
-    while True:
+    while not pool.is_closed:
         wakeup.clear()
         if (part := reads.poll()) is not None:
             group, done = part
@@ -161,4 +168,5 @@ def _next(reads: Prefetcher[_ReadGroup], wakeup: Event, at_end: bool = False) ->
             return group.batch(rows), tuple((group.utterances[row], result) for row, result in settled)
         if not len(reads) and not (at_end and reads.has_late):
             return None
-        wakeup.wait(min(TIMEOUT_MAX, reads.remaining_s()))
+        wakeup.wait(min(_CHECK_INTERVAL_S, reads.remaining_s()))
+    raise ModelClosed

@@ -13,7 +13,7 @@ from fastscribe.audio.failures import to_failure
 from fastscribe.audio.media import RemoteMedium
 from fastscribe.config import Options, OutputStyle
 from fastscribe.cuda.device import host_array, short_switch_interval
-from fastscribe.errors import UsageError
+from fastscribe.errors import ModelClosed
 from fastscribe.pipeline.batching import Budget
 from fastscribe.pipeline.engine import Engine
 from fastscribe.pipeline.executor import HostWork, Outcome, Plan
@@ -55,11 +55,12 @@ class LocalExecutor(Engine):
         return self.recognizer.choose_budget()
 
     def begin(self, options: Options, budget: Budget, stopwatch: Stopwatch) -> None:
-        if self._is_closed:
-            raise UsageError("this model is closed: load it again")
         self._options = options
         self.budget, self.stopwatch = budget, stopwatch
         self._readers = ReplacingThreadPool(options.threads or default_threads(), "read")
+        if self._is_closed:  # asked last: another thread's close() ends the readers or is seen here
+            self.end()
+            raise ModelClosed
 
     def host_work(self, preparation: Preparation, stage: TextStage, rooms: Additions) -> HostWork:
         return HostWork(local_texts(stage, rooms))
@@ -119,8 +120,8 @@ class LocalExecutor(Engine):
             self._readers.close()
 
     def close(self) -> None:
-        self.end()
         self._is_closed = True
+        self.end()
 
     def peak_bytes(self) -> int:
         return self.recognizer.peak_bytes()

@@ -98,7 +98,7 @@ class Run:
     def results(self, inputs: Inputs, ledger: Ledger | None) -> Iterator[Transcript | Failure]:
         """Yield the results, counted, in order of completion. As Transcriber.transcribe().
 
-        An error of a caller's iterator is raised at the end, after the results of the inputs before it.
+        An error of a caller's iterator or ledger is raised at the end, after the results of the inputs before it.
         """
         self._windows = self._inputs.read(inputs, ledger, self._max_window_s(), self._work)
         yield from self._results()
@@ -137,13 +137,14 @@ class Run:
             raise self._inputs.error
 
     def windows(self, inputs: Inputs, ledger: Ledger | None, dry: bool = False) -> Generator[Window | Idle, None, None]:
-        """Return the inputs, probed and split into utterances, in windows that are sorted together. Callable once.
+        """Yield the inputs, probed and split into utterances, in windows that are sorted together. Callable once.
 
         Threads of this process prepare them, and the caller waits for each window. `dry` is for an estimate, as in
         InputWindows.read().
         """
         alone = HostWork(self._work.make_texts)
-        return self._inputs.read(inputs, ledger, self._max_window_s(), alone, dry)
+        yield from self._inputs.read(inputs, ledger, self._max_window_s(), alone, dry)
+        self._raise_error_of_inputs()
 
     def plan(self, utterances: Iterable[Utterance]) -> Iterator[tuple[Utterance, ...]]:
         """Yield batches of the utterances, longest first, within the executor's budget; then those for the other models."""

@@ -43,6 +43,10 @@ class ReplacingThreadPool:
             self.close()  # those that have started
             raise
 
+    @property
+    def is_closed(self) -> bool:
+        return self._closed.is_set()
+
     def submit(self, task: Task) -> None:
         """Queue a task. Thread-safe."""
         self._tasks.put(task)

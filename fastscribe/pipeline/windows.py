@@ -38,7 +38,7 @@ class InputWindows:
     """Reads the inputs of a run.
 
     Attributes:
-        error: What the caller's iterator raised, if it did.
+        error: What the caller's iterator or the ledger raised, if one did.
 
     Args:
         preparation: Probes and cuts.
@@ -106,14 +106,18 @@ class InputWindows:
         return self._windows(self._buffer)
 
     def _windows(self, buffer: WindowBuffer[Source | Failure, PreparedInput]) -> Generator[Window | Idle, None, None]:
+        """Yield the windows. An error of the ledger ends them."""
         progress = self._progress
-        with closing(buffer):
-            for window in buffer:
-                if window is not IDLE:
-                    progress.planned_files += len(window)
-                    progress.planned_s += sum(map(duration_s, window))
-                self.count_queued()
-                yield window
+        try:
+            with closing(buffer):
+                for window in buffer:
+                    if window is not IDLE:
+                        progress.planned_files += len(window)
+                        progress.planned_s += sum(map(duration_s, window))
+                    self.count_queued()
+                    yield window
+        except Exception as error:  # anything that a ledger raises
+            self.error = self.error or error
         self.count_queued()
 
     def prepare_here(self) -> None:

@@ -128,7 +128,7 @@ class RayTranscriber(Transcriber):
 
     def results(
         self, inputs: Inputs, *, style: OutputStyle | None = None, ledger: Ledger | None = None
-    ) -> Generator[Transcript | Failure]:
+    ) -> Generator[Any]:
         progress = self.progress = Progress()
         self._actors.by_place.clear()
         self._broken.clear()

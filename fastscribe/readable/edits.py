@@ -7,7 +7,7 @@ start: a run that could not do what was asked for must not begin.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from fastscribe.config import CHANGES_OF_TEXT, Options
@@ -21,7 +21,8 @@ from fastscribe.results.rows import ResultRow
 from fastscribe.types import Failure, Transcript, Word
 
 Stored = tuple[Transcript | Failure, ResultRow]
-_LANGUAGES = {"--remove-fillers": FILLER_LANGUAGES, "--itn": ITN_LANGUAGES}  # that an option has rules for
+# That an option has rules for, of each change of the text; empty: it changes all texts alike, whatever their language.
+LANGUAGES_OF_CHANGES: dict[str, Collection[str]] = {"--remove-fillers": FILLER_LANGUAGES, "--itn": ITN_LANGUAGES}
 
 
 class TextEdits:
@@ -47,9 +48,9 @@ class TextEdits:
         self._options, self.language, self._of_run = options, _code(language), _code(of_run)
         self._itn: dict[str, Itn] = {}
         self.left_alone: Counter[tuple[str, str]] = Counter()
-        for option in _asked(options):
-            if self.language is not None and self.language not in _LANGUAGES[option]:
-                known = ", ".join(sorted(_LANGUAGES[option]))
+        for option in _bound_to_language(options):
+            if self.language is not None and self.language not in LANGUAGES_OF_CHANGES[option]:
+                known = ", ".join(sorted(LANGUAGES_OF_CHANGES[option]))
                 raise UsageError(f"{option}: has no rules for the language {language}, only for {known}")
         if options.itn:
             self._itn_of(self.language or "en")
@@ -72,9 +73,9 @@ class TextEdits:
             UsageError: As the constructor, or the language is not known.
         """
         language = written_language((options.target_language, options.language), known)
-        if language is None and not says_language:
-            option = _asked(options)[0]
-            raise UsageError(f"{option}: this model does not say which language it writes: add --language")
+        bound = _bound_to_language(options)
+        if language is None and not says_language and bound:
+            raise UsageError(f"{bound[0]}: this model does not say which language it writes: add --language")
         return cls(options, language)
 
     def apply(self, transcript: Transcript) -> Transcript:
@@ -93,7 +94,7 @@ class TextEdits:
         Raises:
             UsageError: The language of the first transcript is not known.
         """
-        known = None
+        known, bound = None, _bound_to_language(self._options)
         for stored in results:
             if isinstance(stored, ManifestError):
                 yield stored
@@ -101,18 +102,19 @@ class TextEdits:
             result, row = stored
             if isinstance(result, Failure):
                 yield stored
-            elif not (known := known or self.language or result.audio.language or result.language or self._of_run):
-                option = _asked(self._options)[0]
-                raise UsageError(f"{option}: the language of {result.audio.path} is not known: add --language")
+            elif bound and not (
+                known := known or self.language or result.audio.language or result.language or self._of_run
+            ):
+                raise UsageError(f"{bound[0]}: the language of {result.audio.path} is not known: add --language")
             elif (own := with_own_words(result)) is None:
                 yield row.problem("the texts of its segments are not made of its words, so they cannot be told apart")
             else:
                 yield self.apply(own), row
 
     def _has(self, option: str, language: str | None) -> bool:
-        if language not in _LANGUAGES[option]:
+        if language not in LANGUAGES_OF_CHANGES[option]:
             self.left_alone[option, language or ""] += 1
-        return language in _LANGUAGES[option]
+        return language in LANGUAGES_OF_CHANGES[option]
 
     def _itn_of(self, language: str) -> Itn:
         if language not in self._itn:
@@ -125,9 +127,10 @@ class TextEdits:
         return [_left_line(option, language, num) for (option, language), num in sorted(self.left_alone.items())]
 
 
-def _asked(options: Options) -> list[str]:
-    """Return the options that change texts and are set."""
-    return [option_name(name) for name in CHANGES_OF_TEXT if getattr(options, name)]
+def _bound_to_language(options: Options) -> list[str]:
+    """Return the options that change texts and are set, of those with rules for some languages."""
+    asked = [option_name(name) for name in CHANGES_OF_TEXT if getattr(options, name)]
+    return [option for option in asked if LANGUAGES_OF_CHANGES[option]]
 
 
 def _code(tag: str | None) -> str | None:

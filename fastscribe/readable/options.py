@@ -12,11 +12,11 @@ import typer
 from fastscribe.cli.app import options_in
 from fastscribe.cli.room_options import AddedOptions, value_of
 from fastscribe.cli.run_hooks import ExportHook, RunHook, Stored
-from fastscribe.config import Options
+from fastscribe.config import CHANGES_OF_TEXT, Options
 from fastscribe.errors import ManifestError
 from fastscribe.languages import written_language
 from fastscribe.readable.edits import TextEdits
-from fastscribe.results.fingerprint import text_settings
+from fastscribe.results.fingerprint import option_name, text_settings
 
 _option = options_in("Output")
 
@@ -58,7 +58,7 @@ class ChangesHook(ExportHook):
     def __init__(self, options: Options, of_run: str | None = None) -> None:
         self._stated = replace(options, language=options.language or of_run)
         self._edits = TextEdits(options, written_language([options.language], ()), of_run)
-        self.changes = "--remove-fillers" if options.remove_fillers else "--itn"
+        self.changes = next(option_name(name) for name in CHANGES_OF_TEXT if getattr(options, name))
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -87,14 +87,15 @@ def _of_export(
         ),
     ] = None,
 ) -> ExportHook | None:
-    if not (remove_fillers or itn):
+    changes = Options(remove_fillers=remove_fillers, itn=itn)
+    if not changes.changes_text:
         if language is not None:
-            raise typer.BadParameter("--language needs --remove-fillers or --itn")
+            raise typer.BadParameter(f"--language needs {' or '.join(map(option_name, CHANGES_OF_TEXT))}")
         return None
     from fastscribe.results.export import language_in
 
     of_run = language_in(map(Path, value_of(context, "results")))
-    return ChangesHook(Options(remove_fillers=remove_fillers, itn=itn, language=language), of_run)
+    return ChangesHook(replace(changes, language=language), of_run)
 
 
 OPTIONS = {

@@ -55,6 +55,8 @@ class Ledger:
 
     def settle(self, source: Source | Failure) -> bool:
         """Count an input that is done, and make what its result lacks. Return False if it needs transcription after all."""
+        with self.lock:
+            self.num_done += 1
         return True
 
 

@@ -221,10 +221,11 @@ def _report_start(trainer: Trainer) -> None:
     if rows := len(training_data.left_out):
         say(f"{trainer.folder.left_out} has {count_of(rows, 'row')} that {'is' if rows == 1 else 'are'} left out")
     epochs = trainer.recipe.run.epochs
-    in_all = "" if trainer.is_plan else f"{count_of(trainer.planner.num_steps(epochs), 'step')} in all, "
+    about = _about(trainer)
+    in_all = "" if trainer.is_plan else f"{about}{count_of(trainer.planner.num_steps(epochs), 'step')} in all, "
     say(
         f"{_millions(parameters)} parameters{trained}, {training_data.checkpoint.config.family}, {str(trainer.dtype)[6:]} on "
-        f"{trainer.device}; {count_of(trainer.planner.epoch_batches, 'batch')} per epoch, {in_all}"
+        f"{trainer.device}; {about}{count_of(trainer.planner.epoch_batches, 'batch')} per epoch, {in_all}"
         f"{100 * padding.frames:.1f} % padding "
         f"(random batches: {100 * trainer.planner.naive_padding().frames:.1f} %){_warm_up_note(trainer)}"
     )
@@ -265,12 +266,17 @@ def _going_on(trainer: Trainer) -> str:
     return f"going on after step {trainer.progress.step:,}{changed if epochs and epochs != before else ''}"
 
 
+def _about(trainer: Trainer) -> str:
+    """Return "about " before numbers of the first epoch if the run has epochs that may have others."""
+    return "about " if trainer.planner.epochs_differ and trainer.recipe.run.epochs != 1 else ""
+
+
 def _planned_steps(trainer: Trainer, epochs: int) -> str:
     num_steps, optimiser = trainer.planner.num_steps(epochs), trainer.recipe.optimiser
     warm_up = count_of(trainer.weights.warmup_steps, "warm-up step")
     capped = " (at most a tenth of the run)" if trainer.weights.warmup_steps < optimiser.warmup_steps else ""
     return (
-        f"{count_of(epochs, 'epoch')}: {count_of(num_steps, 'step')} in all, {warm_up}{capped}, a learning "
+        f"{count_of(epochs, 'epoch')}: {_about(trainer)}{count_of(num_steps, 'step')} in all, {warm_up}{capped}, a learning "
         f"rate of {optimiser.learning_rate:g}"
     )
 

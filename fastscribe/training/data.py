@@ -108,7 +108,7 @@ class _Preparation:
             raise UsageError(f"{where}: optimiser.lora: adapters are for a model that has learnt: name one with --init")
         data, limits = recipe.data, recipe.data.limits
         read_request = self._request_reader()
-        corpus = read_manifests(data.train, limits, read_request=read_request)
+        corpus = read_manifests(data.train, limits, read_request=read_request, say=say)
         if doubled := _doubled(corpus.examples):
             say(doubled)
         if corpus.examples.non_speech.all():
@@ -144,7 +144,7 @@ class _Preparation:
         longest_s = trained_utterance_s(checkpoint, corpus.examples.durations_s[drawn])
         checkpoint = replace(checkpoint, config=replace(checkpoint.config, trained_utterance_s=longest_s))
         scored = (validation, checkpoint, validation_sets, scoring, new_heads, num_prompt)
-        return TrainingData(corpus, *scored, _backgrounds(recipe.augment), start_s, (*corpus.left_out, *left_out))
+        return TrainingData(corpus, *scored, _backgrounds(recipe.augment, say), start_s, (*corpus.left_out, *left_out))
 
     @property
     def _has_new_vocabulary(self) -> bool:
@@ -170,7 +170,7 @@ class _Preparation:
         stems = [Path(part.path).stem for part in parts]
         examples, left_out, sets = list[Example](), list[LeftOutRow](), list[ValidationSet]()
         for number, (part, stem) in enumerate(zip(parts, stems, strict=True)):
-            found = read_manifests([part], limits, "validate with", read_request)
+            found = read_manifests([part], limits, "validate with", read_request, say=self.say)
             check_most_usable(found, limits, "validate with")
             if found.left_out:
                 self.say(f"to validate with: {found}")
@@ -314,14 +314,14 @@ def _encoder(init: Checkpoint, limits: ExampleLimits) -> tuple[TextEncoder | Pro
     return encode, replace(limits, max_tokens=init.config.aed.max_tokens, extra_tokens=num_prompt + 1), num_prompt
 
 
-def _backgrounds(augment: AugmentConfig) -> BackgroundCorpus:
+def _backgrounds(augment: AugmentConfig, say: Callable[[str], None]) -> BackgroundCorpus:
     """Read the manifests of noise and rooms; a row's text does not count."""
     limits = ExampleLimits(min_duration_s=0.0, max_duration_s=_LONGEST_S)
     kinds = ((augment.noise_manifest, "take noise from"), (augment.room_manifest, "take rooms from"))
     found: list[Examples | None] = []
     for path, purpose in kinds:
         part = [ManifestPart(path, non_speech=True)] if path is not None else []
-        found.append(read_manifests(part, limits, purpose, ignores_texts=True).examples if part else None)
+        found.append(read_manifests(part, limits, purpose, ignores_texts=True, say=say).examples if part else None)
     return BackgroundCorpus(*found)
 
 

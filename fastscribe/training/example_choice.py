@@ -110,6 +110,11 @@ class EpochDraw:
         sums = np.bincount(self._part_of, weights=self._durations_s, minlength=len(examples.parts))
         self._repeats = epoch_repeats(examples.parts, sums.tolist())
 
+    @property
+    def has_fractions(self) -> bool:
+        """True if epochs take different examples of a manifest."""
+        return any(repeat % 1 for repeat in self._repeats)
+
     def __call__(self, epoch: int) -> Int64Array:
         """Return the indices of an epoch's examples in ascending order; one that repeats comes several times."""
         counts = np.array([math.floor(repeat) for repeat in self._repeats], np.int64)[self._part_of]

@@ -3,10 +3,10 @@
 A manifest is JSON lines (audio/list_rows.py reads them, for `transcribe` too): NeMo's, whose recordings are files or members of
 tar archives, or Lhotse's cuts; a Shar folder of Lhotse; or a folder of recordings with their texts (`a.wav` beside `a.txt`).
 
-A wrong row (no JSON, no duration) is an error that names the line, because the user has to correct it. So is a missing
-recording, which the first rows and a sample of the others are checked for: on a network file system a look at each of millions
-takes hours. The loader leaves out those that are found missing later. An unusable row (no text, too long, too many tokens a
-second) is left out, and kept with its reason.
+A wrong row (no JSON, a text that is no text) is an error that names the line, because the user has to correct it. So is a
+missing recording, which the first rows and a sample of the others are checked for: on a network file system a look at each of
+millions takes hours. The loader leaves out those that are found missing later. An unusable row (no text, too long, too many
+tokens a second) is left out, and kept with its reason. Only a row without a duration has its recording opened, for its length.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from fastscribe._system.file_kinds import safe_read
+from fastscribe._system.text_layout import count_of
 from fastscribe._system.urls import is_url
 from fastscribe.audio.failures import system_problem
 from fastscribe.audio.folders import walk
@@ -52,8 +53,9 @@ ReadRequest = Callable[[Mapping[str, Any]], Request | None]
 # The ids of a text, of which an attention decoder is asked something; None where the vocabulary cannot write it.
 Encode = Callable[[str, Request | None], tuple[int, ...] | None]
 _MAX_NAMED = 5  # wrong rows in a message
-_OTHER_TEXTS = ("sentence", "transcript", "transcription")  # what other data sets call the text
-_DURATION_CURE = "give each row its seconds in duration; a folder of recordings with a .txt beside each needs none"
+# Fields that may have the text, the first that is there: NeMo's, Common Voice's, and those of Hugging Face's data sets.
+_TEXT_NAMES = ("text", "sentence", "transcript", "transcription")
+_LEAST_LETTERS_PER_S = 0.1  # of a text
 _FIRST_ROWS, _SAMPLE_GROWTH = 100, 1.01  # rows whose recording has to exist: the first, then each 1 % further down
 LACKS_LETTERS, WITHOUT_TEXT = "with letters that the vocabulary lacks", "without text"  # reasons to leave examples out
 
@@ -91,6 +93,7 @@ def read_manifests(
     purpose: str = "train on",
     read_request: ReadRequest = no_request,
     ignores_texts: bool = False,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Corpus:
     """Read every usable row of all manifests in order, without tokens.
 
@@ -98,23 +101,30 @@ def read_manifests(
         purpose: what the manifests are for, in error messages.
         read_request: reads what a row asks an attention decoder for.
         ignores_texts: take every row as one without text, whatever it says.
+        say: called with a line that counts the durations that were measured, if any.
 
     Raises:
         UsageError: a manifest cannot be read, rows of it are wrong, or no row is usable.
     """
     parts = tuple(parts)
+    readers = [RowReader(part, number, read_request, ignores_texts) for number, part in enumerate(parts)]
     left_out = list[LeftOutRow]()
 
     def usable() -> Iterator[Example]:
-        for number, part in enumerate(parts):
-            for example in _part_examples(part, number, limits.max_duration_s, read_request, ignores_texts):
+        for reader in readers:
+            for example in _part_examples(reader, limits.max_duration_s):
                 reason = _why_unusable(example, limits)
                 if reason is None:
                     yield example
                 else:
                     left_out.append(LeftOutRow.of(example, parts, reason))
 
-    return _not_empty(Corpus(Examples.of(usable(), parts), tuple(left_out)), purpose, limits)
+    examples = Examples.of(usable(), parts)
+    if num_measured := sum(reader.num_measured for reader in readers):
+        say(
+            f"to {purpose}: durations of {count_of(num_measured, 'recording')} were measured, because their rows have none"
+        )
+    return _not_empty(Corpus(examples, tuple(left_out)), purpose)
 
 
 def check_most_usable(corpus: Corpus, limits: ExampleLimits, purpose: str) -> None:
@@ -132,12 +142,9 @@ def check_most_usable(corpus: Corpus, limits: ExampleLimits, purpose: str) -> No
         raise UsageError("; ".join([f"most rows to {purpose} cannot be used: {corpus}", *first_left_out(unmeant)]))
 
 
-def _not_empty(corpus: Corpus, purpose: str, limits: ExampleLimits) -> Corpus:
+def _not_empty(corpus: Corpus, purpose: str) -> Corpus:
     if not len(corpus.examples):
-        long_s = [row.duration_s for row in corpus.left_out if row.duration_s > limits.max_duration_s]
-        is_plausible = all(limits.min_duration_s <= one_s / 1000 <= limits.max_duration_s for one_s in long_s)
-        asked = ["a duration is in seconds: are these milliseconds?"] if long_s and is_plausible else []
-        raise UsageError("; ".join([f"nothing to {purpose}: {corpus}", *asked, *first_left_out(corpus.left_out)]))
+        raise UsageError("; ".join([f"nothing to {purpose}: {corpus}", *first_left_out(corpus.left_out)]))
     return corpus
 
 
@@ -167,7 +174,7 @@ def tokenise(
             left_out.append(LeftOutRow.of(example, examples.parts, reason, letters))
         is_kept &= ~chosen
     kept = Corpus(examples if is_kept.all() else examples.take(is_kept), tuple(left_out))
-    return _not_empty(kept, "train on", limits)
+    return _not_empty(kept, "train on")
 
 
 def _why_unusable(example: Example, limits: ExampleLimits) -> str | None:
@@ -176,7 +183,11 @@ def _why_unusable(example: Example, limits: ExampleLimits) -> str | None:
     if example.duration_s < limits.min_duration_s:
         return f"shorter than {limits.min_duration_s:g} s"
     if example.duration_s > limits.max_duration_s:
-        return f"longer than {limits.max_duration_s:g} s"
+        # The text of 4 s has too few letters for 4,000 s.
+        is_sparse = len(example.text) < _LEAST_LETTERS_PER_S * example.duration_s
+        is_in_ms = is_sparse and limits.min_duration_s <= example.duration_s / 1000 <= limits.max_duration_s
+        asked = ", perhaps in milliseconds instead of seconds" if is_in_ms else ""
+        return f"longer than {limits.max_duration_s:g} s{asked}"
     return None
 
 
@@ -191,13 +202,11 @@ def _unusable_tokens(examples: Examples, is_known: AnyArray, limits: ExampleLimi
     yield f"of more than {limits.max_tokens_per_s:g} tokens a second", too_fast
 
 
-def _part_examples(
-    part: ManifestPart, number: int, max_duration_s: float, read_request: ReadRequest, ignores_texts: bool
-) -> Iterator[Example]:
-    """Yield the examples of manifest `number`; recordings without speech, which may be long, in pieces."""
+def _part_examples(reader: RowReader, max_duration_s: float) -> Iterator[Example]:
+    """Yield the examples of a reader's manifest; recordings without speech, which may be long, in pieces."""
+    part = reader.part
     if os.path.isdir(part.path) and part.tar is not None:
         raise UsageError(f"{part.path}: a folder, whose recordings are in it: leave tar out")
-    reader = RowReader(part, number, read_request, ignores_texts)
     if not os.path.isdir(part.path):
         paths = expand(part.path)
         archives = Archives(part.tar, paths) if part.tar is not None else None
@@ -208,7 +217,7 @@ def _part_examples(
     elif manifests := _shar_manifests(part.path):
         found = map(reader.examples, manifests)
     else:
-        found = [_folder_examples(part, number, read_request)]
+        found = [_folder_examples(part, reader.number, reader.read_request)]
     for example in chain.from_iterable(found):
         yield from _pieces(example, max_duration_s) if part.non_speech else (example,)
     reader.check_texts()
@@ -228,8 +237,32 @@ def _pieces(example: Example, max_duration_s: float) -> Iterator[Example]:
         yield replace(example, offset_s=example.offset_s + number * each_s, duration_s=each_s)
 
 
+class _WrongRows:
+    """Wrong rows, of which the first are named in one message."""
+
+    def __init__(self) -> None:
+        self._count, self._places = 0, dict[str, list[str]]()  # of the first, by what is wrong with them
+
+    def add(self, said: str) -> None:
+        """Add a row by its message, "place: problem"."""
+        self._count += 1
+        if self._count <= _MAX_NAMED:
+            place, _, problem = said.partition(": ")
+            self._places.setdefault(problem, []).append(place)
+
+    def check(self, start: str = "") -> None:
+        """Raise UsageError, which begins with `start`, if there are any."""
+        if self._count:
+            count = f"; {self._count:,} wrong rows in all" if self._count > 1 else ""
+            named = "; ".join(f"{', '.join(places)}: {problem}" for problem, places in self._places.items())
+            raise UsageError(f"{start}{named}{count}")
+
+
 class RowReader:
     """Reads the files of a manifest.
+
+    Attributes:
+        num_measured: recordings whose rows have no duration.
 
     Args:
         number: of the manifest.
@@ -238,7 +271,7 @@ class RowReader:
     """
 
     def __init__(self, part: ManifestPart, number: int, read_request: ReadRequest, ignores_texts: bool) -> None:
-        self._part, self._number, self._read_request = part, number, read_request
+        self.part, self.number, self.read_request, self.num_measured = part, number, read_request, 0
         self._ignores_texts, self._next_checked = ignores_texts, 1
         self._has_texts = False  # a row with an empty one will do
         self._first_without: ManifestError | None = None
@@ -253,22 +286,16 @@ class RowReader:
         Raises:
             UsageError: the file cannot be read; or, at its end, rows of it are wrong, of which it names the first.
         """
-        num_wrong, first_wrong, self._next_checked = 0, dict[str, list[str]](), 1  # lines by what is wrong with them
+        wrong, self._next_checked = _WrongRows(), 1
         try:
             for row in list_rows(path, find=find_member):
                 try:
                     yield self._example(row)
                 except FastscribeError as error:
-                    num_wrong += 1
-                    if num_wrong <= _MAX_NAMED:
-                        line, _, problem = str(error).removeprefix(f"{path}: ").partition(": ")
-                        first_wrong.setdefault(problem, []).append(line)
+                    wrong.add(str(error).removeprefix(f"{path}: "))
         except (OSError, NotAList) as error:
             raise UsageError(f"{path}: {system_problem(error)}") from error
-        if first_wrong:
-            count = f"; {num_wrong:,} wrong rows in all" if num_wrong > 1 else ""
-            named = "; ".join(f"{', '.join(lines)}: {problem}" for problem, lines in first_wrong.items())
-            raise UsageError(f"{path}: {named}{count}")
+        wrong.check(f"{path}: ")
 
     def check_texts(self) -> None:
         """Raise UsageError, after all files, if no row has the field of the text."""
@@ -279,10 +306,6 @@ class RowReader:
         if isinstance(row, BadRow):
             raise row.error
         fields, span = row.fields or {}, row.span
-        if span.duration_s is None:
-            is_textless = "text" not in fields and not self._ignores_texts and not self._part.non_speech
-            no_text = f"{_no_text(fields)}; " if is_textless else ""
-            raise _wrong(row, f"{no_text}no duration (0 is none), which planning batches needs: {_DURATION_CURE}")
         text = self._text(row)
         if span.track:
             raise _wrong(row, f"audio_track {span.track}: training reads the first track: extract this one")
@@ -297,40 +320,50 @@ class RowReader:
             is_first = row.number < _FIRST_ROWS
             self._next_checked = row.number + 1 if is_first else math.ceil(row.number * _SAMPLE_GROWTH)
         try:
-            request = self._read_request(fields)
+            request = self.read_request(fields)
         except ValueError as error:
             raise _wrong(row, str(error)) from error
-        place = (self._number, self._part.non_speech, start, size, span.channel)
-        return Example(path, text, span.duration_s, span.offset_s or 0.0, (), *place, request, row.number)
+        place = (self.number, self.part.non_speech, start, size, span.channel)
+        duration_s = self._duration_s(row, text)
+        return Example(path, text, duration_s, span.offset_s or 0.0, (), *place, request, row.number)
+
+    def _duration_s(self, row: ListRow, text: str) -> float:
+        """Return the row's duration, or the length that the header of its recording states."""
+        span = row.span
+        if span.duration_s is not None:
+            return span.duration_s
+        if not text and not self.part.non_speech:
+            return 0.0  # it is left out
+        self.num_measured += 1
+        try:
+            return probe(Source(span.path, row.file, span.path, offset_s=span.offset_s)).duration_s
+        except AudioError as error:
+            raise _wrong(row, f"no duration (0 is none), and it cannot be measured: {error}") from error
 
     def _text(self, row: ListRow) -> str:
         fields = row.fields or {}
-        text = fields.get("text")
-        if self._ignores_texts or (self._part.non_speech and text is None):
+        name = next((name for name in _TEXT_NAMES if fields.get(name) is not None), None)
+        if self._ignores_texts or (self.part.non_speech and name is None):
             return ""
-        if text is None:
-            wrong = _wrong(row, _no_text(fields))
-            if any(fields.get(name) is not None for name in _OTHER_TEXTS):
-                raise wrong
-            self._first_without = self._first_without or wrong
+        if name is None:
+            self._first_without = self._first_without or _wrong(row, _no_text(fields))
             return ""
-        self._has_texts = True
+        self._has_texts, text = True, fields[name]
         if not isinstance(text, str):
-            raise _wrong(row, f"text is {text!r:.40}, not a string")
+            raise _wrong(row, f"{name} is {text!r:.40}, not a string")
         cleaned = clean_text(text)
-        if self._part.non_speech and cleaned:
-            raise _wrong(row, f"text {cleaned!r:.40} in a manifest of non_speech")
+        if self.part.non_speech and cleaned:
+            raise _wrong(row, f"{name} {cleaned!r:.40} in a manifest of non_speech")
         return cleaned
 
 
 def _no_text(fields: Mapping[str, Any]) -> str:
-    """Say that a row has no text, which fields it has, and which of them has to be renamed."""
+    """Say that a row has no text, which fields may have it, and which there are."""
     path = fields.get("audio_filepath")
     is_renamed = any(name.lower() in PATH_NAMES[1:] and value == path for name, value in fields.items())
     own = {**fields, "audio_filepath": None} if is_renamed else fields  # as the list has it
     held = [name for name, value in own.items() if value is not None]
-    other = next((f"; rename {name} to text" for name in _OTHER_TEXTS if name in held), "")
-    return f"no text: a field of this name has to have it; there are {', '.join(held) or 'none':.100}{other}"
+    return f"no text: a field {', '.join(_TEXT_NAMES)} has to have it; there are {', '.join(held) or 'none':.100}"
 
 
 def _wrong(row: ListRow, problem: str) -> ManifestError:
@@ -350,7 +383,8 @@ _MAX_TEXT_BYTES = 1 << 20
 def _folder_examples(part: ManifestPart, number: int, read_request: ReadRequest) -> Iterator[Example]:
     """Yield the recordings of a folder that have a text, then the others, which are counted only.
 
-    One without speech has no texts. Raises UsageError if a recording or its text cannot be read, or there is none.
+    One without speech has no texts. Raises UsageError if there is no recording, or at the end, if some or their texts cannot
+    be read.
     """
     recordings, texts = _files_of(part.path)
     if part.non_speech:
@@ -365,9 +399,15 @@ def _folder_examples(part: ManifestPart, number: int, read_request: ReadRequest)
         request = None if part.non_speech else read_request({})
     except ValueError as error:
         raise UsageError(f"{part.path}: {error}") from error
+    wrong = _WrongRows()
     for path, text_path in chosen:
-        text, duration_s = _read_pair(path, text_path)
+        try:
+            text, duration_s = _read_pair(path, text_path)
+        except UsageError as error:
+            wrong.add(str(error))
+            continue
         yield Example(path, text, duration_s, part=number, non_speech=part.non_speech, request=request)
+    wrong.check()
     for stem, path in recordings:
         if stem not in texts and not part.non_speech:
             yield Example(path, "", 0.0, part=number)  # counted only: there may be a million, so none is opened

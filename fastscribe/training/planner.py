@@ -128,8 +128,13 @@ class EpochPlanner:
         return self.plan(0)
 
     def num_steps(self, epochs: int) -> int:
-        """Return the steps of these epochs, by the first; others differ by a batch or two, as speeds are drawn."""
+        """Return the steps of these epochs, by the first."""
         return math.ceil(self.epoch_batches / self._recipe.batch.accumulate) * epochs
+
+    @property
+    def epochs_differ(self) -> bool:
+        """True if epochs after the first may have a few batches more or fewer: their speeds or their examples are drawn."""
+        return len(set(self._recipe.augment.speeds)) > 1 or self._draw.has_fractions
 
     @property
     def epoch_batches(self) -> int:

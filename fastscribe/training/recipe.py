@@ -408,13 +408,14 @@ def _manifest(part: Any, where: str, path: Path) -> dict[str, Any]:
 
 
 def _check_keys(kind: type, values: Mapping[Any, Any], path: str, where: str) -> dict[str, Any]:
-    """Return the fields of a section with their types. Raise UsageError for another key, with the nearest name."""
+    """Return the fields of a section with their types. Raise UsageError for another key, with the nearest or all names."""
     hints = typing.get_type_hints(kind)
     for key in values:
         if key not in hints:
             known = [_OTHER_NAMES[key]] if key in _OTHER_NAMES else difflib.get_close_matches(str(key), hints, n=1)
-            near = [name for name in known if name in hints]
-            raise UsageError(f"{path}: {where}{key}: no such key" + (f"; {where}{near[0]}?" if near else ""))
+            near = [f"{where}{name}?" for name in known if name in hints]
+            cure = near[0] if near else f"the keys here are {', '.join(hints)}"
+            raise UsageError(f"{path}: {where}{key}: no such key; {cure}")
     return hints
 
 

@@ -17,12 +17,13 @@ from fastscribe._system import remote
 from fastscribe._system.text_layout import num_columns
 from fastscribe.errors import UsageError
 from fastscribe.evaluation import scores as scoring
-from fastscribe.evaluation.report import _HEADER, marked_diff, side_by_side, to_object, to_table
+from fastscribe.evaluation.report import _HEADER, counts, marked_diff, side_by_side, to_object, to_table
 from fastscribe.evaluation.results import Fields, References, read_run
 from fastscribe.evaluation.scores import (
     Edits,
     NormalizerName,
     Pair,
+    Score,
     check_installed,
     evaluate,
     normalizer,
@@ -353,11 +354,18 @@ def test_missing_package(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
         check_installed("none")
 
 
-def test_each_column_is_described() -> None:
+def test_each_column_is_described_and_in_json() -> None:
     lines = (ROOT / "docs" / "measure.md").read_text(encoding="utf-8").splitlines()
     begin = lines.index("| column | JSON | what it is |") + 2
-    rows = [line.split(" | ")[0].removeprefix("| ") for line in lines[begin : lines.index("", begin)]]
-    assert ", ".join(rows).split(", ") == list(_HEADER[1:])
+    rows = [line.removeprefix("| ").split(" | ")[:2] for line in lines[begin : lines.index("", begin)]]
+    assert ", ".join(columns for columns, _ in rows).split(", ") == list(_HEADER[1:])
+    keys = counts(Score())
+    for columns, named in rows:
+        names = named.replace("`", "").split(", ")
+        assert len(names) == len(columns.split(", ")), f"{columns}: a name in JSON for each"
+        section = names[0].rpartition(".")[0]  # of `words.substitutions`, `.insertions`
+        held = keys[section] if section else keys
+        assert {name.rpartition(".")[2] for name in names} <= held.keys(), f"{columns}: not in counts()"
 
 
 def test_table_and_bad_rows(tmp_path: Path) -> None:

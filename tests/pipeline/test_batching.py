@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import fields, replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -104,3 +106,9 @@ def test_the_smallest_of_several_budgets_allows_what_all_allow(several, rows, lo
     assert smallest.frames <= min(one.frames for one in several)
     assert smallest.cost(rows, longest) >= max(one.cost(rows, longest) for one in several)
     assert Budget.smallest([Budget(5, 7, 9, 0.3, 8), Budget(6, 8, 8, 0.4, 16)]) == Budget(5, 7, 9, 0.3, 8)
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Budget)])
+def test_several_budgets_are_joined_in_every_field(name: str) -> None:
+    several = [replace(Budget(5), **{name: value}) for value in (3.0, 4.0)]
+    assert getattr(Budget.smallest(several), name) in (3.0, 4.0)

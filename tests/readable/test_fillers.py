@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastscribe.config import Options
-from fastscribe.readable.edits import TextEdits
+from fastscribe.errors import UsageError
+from fastscribe.readable.edits import LANGUAGES_OF_CHANGES, TextEdits
 from fastscribe.readable.fillers import FILLER_LANGUAGES, is_filler, without_fillers
 from fastscribe.results.formats.writers import OWN_KEYS, render, to_object
+from fastscribe.results.rows import ResultRow
 from fastscribe.results.stored import to_result
 from fastscribe.text.transcript import make_segment
 from fastscribe.types import AudioInfo, Transcript, Word
@@ -130,3 +132,15 @@ def test_transcripts_of_other_languages_stay_and_are_counted() -> None:
     ]
     german = edits.apply(transcript_of("Um äh acht.", language="de-DE"))
     assert german.text == "Um acht."
+
+
+def test_a_change_without_languages_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    options, stored = Options(remove_fillers=True), (transcript_of("We go."), ResultRow("", 1, {}))
+    with pytest.raises(UsageError, match="add --language"):
+        TextEdits.of_model(options, (), says_language=False)
+    with pytest.raises(UsageError, match="add --language"):
+        list(TextEdits(options).apply_to_stored([stored]))
+    monkeypatch.setitem(LANGUAGES_OF_CHANGES, "--remove-fillers", ())
+    TextEdits.of_model(options, (), says_language=False)
+    TextEdits(options, "xx")
+    assert len(list(TextEdits(options).apply_to_stored([stored]))) == 1

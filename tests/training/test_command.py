@@ -114,7 +114,7 @@ def test_no_epochs_are_a_plan(recipe_file: Path, tmp_path: Path, capsys: pytest.
     said = capsys.readouterr().err
     assert "8 examples, " in said and " per epoch, " in said
     steps = "15 steps in all, 1 warm-up step (at most a tenth of the run), a learning rate of 0.003"
-    assert f"fastscribe: 3 epochs: {steps}\n" in said
+    assert f"fastscribe: 3 epochs: about {steps}\n" in said
     assert "2 of the 2 recordings to validate with are also trained on, such as " in said
     assert said.splitlines()[-1].startswith("fastscribe: this is the plan, and nothing is trained: weights, gradients")
     assert " optimiser take 1.4 MB, and batches" in said
@@ -155,7 +155,9 @@ def test_a_plan_is_of_the_run_in_the_folder(
     train(recipe_file, folder, None, 0, "cpu", "fp32", False, False)
     said = capsys.readouterr().err
     assert "going on after step 5: 3 epochs instead of 1, and the learning rate follows the new length\n" in said
-    assert "fastscribe: 3 epochs: 15 steps in all, " in said and said.splitlines()[-1].startswith("fastscribe: this is")
+    assert "fastscribe: 3 epochs: about 15 steps in all, " in said and said.splitlines()[-1].startswith(
+        "fastscribe: this is"
+    )
     with_value(recipe_file, "run", "seed", 1)
     for epochs in (0, 1):
         with pytest.raises(UsageError, match=rf"run\.seed was 0, is 1.*; --init {folder / 'last'} in another folder"):
@@ -267,6 +269,9 @@ LONG = {"batch": {"seconds": 1000}, "run": {"epochs": 400}}
     ("is_tuning", "sections", "said", "unsaid"),
     [
         (False, {**LONG, "optimiser": {"warmup_steps": 4}}, "steps in all", "warm-up"),
+        (False, {"run": {"epochs": 3}}, "; about 5 batches per epoch, about 15 steps in all, ", None),
+        (False, {"run": {"epochs": 1}}, " batches per epoch, ", "about"),  # the first, whose batches are known
+        (False, {"augment": {"speeds": [1.0]}, "run": {"epochs": 3}}, " batches per epoch, ", "about"),
         (
             False,
             {**LONG, "optimiser": {"warmup_steps": 1000}},

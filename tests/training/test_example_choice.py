@@ -63,6 +63,10 @@ def test_share_of_the_audio(share: float) -> None:
         seconds = np.bincount(examples.part_of[drawn], weights=examples.durations_s[drawn])
         assert seconds[0] == 600 and seconds[2] == 100
         assert seconds[1] / seconds.sum() == pytest.approx(share, abs=0.015)
+    assert (
+        EpochDraw(examples, 0).has_fractions
+        and not EpochDraw(corpus(parts[0], durations_s=durations_s[:1]), 0).has_fractions
+    )
     assert not np.array_equal(EpochDraw(examples, 0)(0), EpochDraw(examples, 0)(1))
 
 

@@ -124,6 +124,7 @@ def test_run(manifest: Path, tmp_path: Path) -> None:
     ("optimiser", "said"),
     [
         ({"lora": {"rank": 0}}, r"optimiser\.lora\.rank: 0 is not a number from 1"),
+        ({"lora": {"r": 4}}, r"\.lora\.r: no such key; the keys here are rank, alpha, dropout, target_modules$"),
         ({"lora": {"rnak": 8}}, r"optimiser\.lora\.rnak: no such key; optimiser\.lora\.rank\?"),
         ({"lora": True}, r"optimiser\.lora: True is not a mapping or null"),
         ({"lora": {"target_modules": ["query"]}}, r"target_modules\[0\]: 'query' is not 'linear_q' or"),

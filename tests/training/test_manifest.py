@@ -55,9 +55,9 @@ def test_rows_in_order(tmp_path) -> None:
         (row(audio_filepath="gone.wav"), "no such recording: .*gone.wav"),
         (row(audio_filepath="a\0"), "no such recording"),
         (row(audio_filepath="sub"), "no such recording"),
-        (row(text=None, sentence="a"), "no text: .*; there are .*, sentence; rename sentence to text$"),
+        (row(text=None, sentence=1), "sentence is 1, not a string"),
         (row(text=["a"]), "not a string"),
-        (row(duration=None), "no duration"),
+        (row(duration=None), r"no duration .0 is none., and it cannot be measured: a\.wav: is empty"),
         (row(duration=0), "no duration .0 is none."),
         (row(duration="2 s"), "not a number of seconds"),
         (row(offset=-1), "not a number of seconds from 0"),
@@ -71,28 +71,61 @@ def test_wrong_row(tmp_path, bad, problem) -> None:
 
 @pytest.mark.parametrize("name", ["file", "path", "audio_filepath"])
 def test_columns_have_the_names_of_the_table(tmp_path: Path, name: str) -> None:
-    """A row without a text and without a duration is refused for both."""
-    table = manifest(tmp_path, f"{name},sentence", "a.wav,one", name="train.csv")
-    said = rf"line 2: no text: .*; there are {name}, sentence; rename sentence to text; no duration \(0 is none\)"
-    with pytest.raises(UsageError, match=said):
+    table = manifest(tmp_path, f"{name},words", "a.wav,one", name="train.csv")
+    with pytest.raises(UsageError, match=rf"line 2: no text: .* text, sentence, .*; there are {name}, words$"):
         read(table)
-    table = manifest(tmp_path, f"{name},duration,transcript", "a.wav,2,one", name="train.csv")
-    with pytest.raises(UsageError, match=f"there are {name}, duration, transcript; rename transcript to text$"):
-        read(table)
+
+
+@pytest.mark.parametrize("name", ["text", "sentence", "transcript", "transcription"])
+@pytest.mark.parametrize("folder", ["", "clips"])
+def test_a_table_without_durations(tmp_path: Path, name: str, folder: str) -> None:
+    """The recordings are measured, with the same result each time, but those that are left out without text are not opened."""
+    (tmp_path / folder).mkdir(exist_ok=True)
+    for clip, seconds in (("one", 2.0), ("two", 1.25)):
+        soundfile.write(tmp_path / folder / f"{clip}.flac", np.zeros(int(16_000 * seconds)), 16_000)
+    (tmp_path / folder / "bad.flac").write_bytes(b"no audio")
+    rows = f'client\tpath\t{name}\na\tone.flac\tOne  "quote\na\tbad.flac\t\na\ttwo.flac\ttwo\n'
+    (tmp_path / "train.tsv").write_text(rows, encoding="utf-8")
+    part, said = ManifestPart(str(tmp_path / "train.tsv")), list[str]()
+    corpus, again = (read_manifests([part], LIMITS, say=said.append) for _ in range(2))
+    assert [(one.text, one.duration_s) for one in corpus.examples] == [('One "quote', 2.0), ("two", 1.25)]
+    assert said[0] == "to train on: durations of 2 recordings were measured, because their rows have none"
+    assert [(row.reason, row.line) for row in corpus.left_out] == [("without text", 3)]
+    assert corpus.examples.digest() == again.examples.digest()
+
+
+def test_the_rest_of_a_recording_is_measured(tmp_path: Path) -> None:
+    """From the row's offset on. A row with a duration is not opened, and no line speaks of it."""
+    path = manifest(tmp_path, row(audio_filepath="long.wav", duration=0, offset=1.5), row())
+    soundfile.write(tmp_path / "long.wav", np.zeros(48_000), 16_000)
+    said: list[str] = []
+    corpus = read_manifests([ManifestPart(path)], LIMITS, say=said.append)
+    assert [(one.offset_s, one.duration_s) for one in corpus.examples] == [(1.5, 1.5), (0.0, 2.0)]
+    assert said == ["to train on: durations of 1 recording were measured, because their rows have none"]
+    said.clear()
+    read_manifests([ManifestPart(manifest(tmp_path, row()))], LIMITS, say=said.append)
+    assert not said
 
 
 @pytest.mark.parametrize(
-    ("durations", "is_asked"), [((2000, 29000), True), ((2000, 40000), False), ((31, 2000), False)]
+    ("duration_s", "text", "is_asked"),
+    [
+        (2000, "Hello there.", True),
+        (29_000, "One.", True),
+        (40_000, "One.", False),
+        (31, "One.", False),
+        (2000, "Hello there. " * 50, False),  # a talk, with a text of its length
+    ],
 )
-def test_milliseconds_for_seconds(tmp_path: Path, durations: tuple[int, int], is_asked: bool) -> None:
-    rows = [row(duration=durations[0]), row(duration=durations[1], text=None)]
-    with pytest.raises(UsageError, match="nothing to train on: 0 examples") as refused:
-        read(manifest(tmp_path, *rows))
-    assert ("a duration is in seconds: are these milliseconds?" in str(refused.value)) == is_asked
+def test_milliseconds_for_seconds(tmp_path: Path, duration_s: int, text: str, is_asked: bool) -> None:
+    """Also of one row among others."""
+    corpus = read(manifest(tmp_path, row(), row(duration=duration_s, text=text), row()))
+    asked = ", perhaps in milliseconds instead of seconds" if is_asked else ""
+    assert [one.reason for one in corpus.left_out] == [f"longer than 30 s{asked}"]
 
 
 def test_all_wrong_rows_are_one_message(tmp_path) -> None:
-    bad = ["{", row(text=["a"]), row(audio_filepath="gone.wav"), row(duration=None), "[1]", "{", "{"]
+    bad = ["{", row(text=["a"]), row(audio_filepath="gone.wav"), row(duration=-1), "[1]", "{", "{"]
     first = r"line 2: not JSON.*; line 3: text is .*; line 4: no such .*/gone\.wav.*; line 6: not a JSON object"
     with pytest.raises(UsageError, match=rf"train\.jsonl: {first}; 7 wrong rows in all$"):
         read(manifest(tmp_path, row(), *bad, row()))
@@ -101,9 +134,7 @@ def test_all_wrong_rows_are_one_message(tmp_path) -> None:
 def test_rows_that_are_wrong_alike_share_a_sentence(tmp_path) -> None:
     table = manifest(tmp_path, "path,text", *["a.wav,one"] * 6, name="train.csv")
     lines = ", ".join(f"line {number}" for number in range(2, 7))
-    problem = (
-        "no duration .0 is none., which planning batches needs: give each row its seconds in duration; a folder .*"
-    )
+    problem = r"no duration \(0 is none\), and it cannot be measured: a\.wav: is empty \(0 bytes\)"
     with pytest.raises(UsageError, match=rf"train\.csv: {lines}: {problem}; 6 wrong rows in all$"):
         read(table)
 
@@ -128,7 +159,10 @@ def test_no_row_has_a_text(tmp_path) -> None:
     bare = json.dumps({"audio_filepath": "a.wav", "duration": 2.0, "words": "one"})
     first, _ = manifest(tmp_path, bare, bare, name="m_0.jsonl"), manifest(tmp_path, row(), name="m_1.jsonl")
     assert len(read(str(tmp_path / "m_{0..1}.jsonl")).left_out) == 2
-    said = "line 1: no text: a field of this name has to have it; there are audio_filepath, duration, words$"
+    said = (
+        "line 1: no text: a field text, sentence, transcript, transcription has to have it; there are audio_filepath, "
+        "duration, words$"
+    )
     with pytest.raises(UsageError, match=f"^{first}: {said}"):
         read(first)
     noise = read_manifests([ManifestPart(first, non_speech=True)], LIMITS)
@@ -203,8 +237,19 @@ def test_unusable_folder(tmp_path: Path) -> None:
         read_manifests([ManifestPart(str(tmp_path))], ExampleLimits())
     soundfile.write(tmp_path / "a.wav", np.zeros(16_000), 16_000)
     (tmp_path / "a.txt").write_bytes(b"\xff\xfe")
-    with pytest.raises(UsageError, match=r"a\.txt: not UTF-8"):
+    with pytest.raises(UsageError, match=rf"^{tmp_path}/a\.txt: not UTF-8$"):
         read_manifests([ManifestPart(str(tmp_path))], ExampleLimits())
     (tmp_path / "a.txt").write_bytes(b"a" * (1 << 21))
     with pytest.raises(UsageError, match=r"a\.txt: refused: 2097152 bytes"):
+        read_manifests([ManifestPart(str(tmp_path))], ExampleLimits())
+
+
+def test_all_wrong_files_of_a_folder_are_one_message(tmp_path: Path) -> None:
+    for name in "abcdefgh":
+        soundfile.write(tmp_path / f"{name}.wav", np.zeros(16_000), 16_000)
+        (tmp_path / f"{name}.txt").write_bytes(b"good" if name in "eh" else b"caf\xe9")
+    (tmp_path / "a.wav").write_bytes(b"not audio")
+    (tmp_path / "a.txt").write_text("good")
+    alike = ", ".join(rf"{tmp_path}/{name}\.txt" for name in "bcdf")
+    with pytest.raises(UsageError, match=rf"^{tmp_path}/a\.wav: .*away; {alike}: not UTF-8; 6 wrong rows in all$"):
         read_manifests([ManifestPart(str(tmp_path))], ExampleLimits())

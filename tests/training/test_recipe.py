@@ -142,7 +142,11 @@ def test_values_out_of_range(section: str, key: str, bad: list[object], good: li
         ({"vocabulary": "unigram"}, True, "model.vocabulary: give vocab_size too"),
         ({"vocab_size": 9, "tokenizer": "a.model"}, True, "leave out model.vocab_size"),
         ({"vocabulary": "bpe", "tokenizer": "a.model"}, False, "leave out model.vocabulary"),
-        ({"d_modl": 64}, True, "model.d_modl: no such key"),
+        (
+            {"d_modl": 64},
+            True,
+            "model.d_modl: no such key; the keys here are vocab_size, vocabulary, tokenizer, ",
+        ),
         ({"durations": [2, 1]}, True, "model.durations: (2, 1) is not a list that ascends"),
         ({"durations": [0.5]}, True, "model.durations[0]: 0.5 is not a whole number"),
         ({"joint_hidden": 0}, True, "model.joint_hidden: 0 is not a number from 1"),

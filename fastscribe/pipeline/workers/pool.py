@@ -28,6 +28,7 @@ from fastscribe.errors import (
     DeviceFailed,
     DeviceUnusable,
     FastscribeError,
+    ModelClosed,
     RecordingKilledProcess,
     UsageError,
     first_line,
@@ -538,9 +539,9 @@ class WorkerPool:
             yield from self._finish(batch, [row], [to_failure(batch.utterances[row].audio, "model", killed)])
 
     def _check_usable(self) -> None:
-        """Raise UsageError after close(), and DeviceFailed if no device is left."""
+        """Raise ModelClosed after close(), and DeviceFailed if no device is left."""
         if not self._finalizer.alive:
-            raise UsageError("this model is closed: load it again")
+            raise ModelClosed
         if all(slot.is_given_up for slot in self._slots):
             raise self._failed(f"the last process {self._last_death}")
 
