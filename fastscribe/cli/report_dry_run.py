@@ -64,7 +64,8 @@ def report_dry_run(job: TranscribeJob) -> None:
     check_any_input(found.files + found.failed + found.skipped, job.output.shard)
     say_listing(found.left_out, found.repeated, job.quiet)
     if ledger.num_renewed and not job.quiet:
-        say(f"{count_of(ledger.num_renewed, 'result')} would get new fields of the list")
+        which = "its input has" if ledger.num_renewed == 1 else "their inputs have"
+        say(f"{count_of(ledger.num_renewed, 'result')} would get the fields that {which} now")
     if (line := out_of_reach_line(ledger)) and not job.quiet:
         say(line)
     if not job.quiet:

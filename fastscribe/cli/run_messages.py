@@ -235,7 +235,8 @@ def say_made_again(output: JournaledOutput, quiet: bool) -> int:
     """Print how many results got files without decoding, and which files could not be written. Return the latter's number."""
     num_made, not_made, num_renewed = output.files.num_made_again, output.not_made, output.ledger.num_renewed
     if num_renewed and not quiet:
-        say(f"{count_of(num_renewed, 'result')} got new fields of {'its' if num_renewed == 1 else 'their'} list")
+        which = "its input has" if num_renewed == 1 else "their inputs have"
+        say(f"{count_of(num_renewed, 'result')} got the fields that {which} now")
     if (line := out_of_reach_line(output.ledger)) and not quiet:
         say(line)
     if num_made and not quiet:

@@ -29,6 +29,7 @@ _DECIDING = {*SPOKEN_KEYS, "boost", "offset", "duration", "audio_track", "audio_
 _DECIDING_ALIGNED = {*_DECIDING, "text", "subtitles"}
 _NOT_COUNTED = {*OWN_KEYS, "audio_filepath"}  # no result takes over the former, and the key has the path's place
 _HALF = 32  # bits
+FIELDS = (1 << _HALF) - 1  # the lower half of a state
 
 
 class JournalLedger(Ledger):
@@ -40,7 +41,8 @@ class JournalLedger(Ledger):
         files: Names the inputs' files, and makes those of earlier results again that are missing; None: there are no files.
         take_over: Called with the entry of a recording that was elsewhere, and with what is known of it now. Returns the new
             entry; None: there are no files.
-        renew: Called with an input whose row has other fields than its result. Returns False if the result cannot take them.
+        renew: Called with an input whose row has other fields than its result. Returns False if the result cannot take them,
+            and None if its row cannot be read now.
     """
 
     def __init__(
@@ -49,7 +51,7 @@ class JournalLedger(Ledger):
         journal: Journal,
         files: ResultFiles | None = None,
         take_over: Callable[[int, PendingInput, int], Entry | None] = lambda *given: None,
-        renew: Callable[[PendingInput, Source | Failure], bool] = lambda *given: True,
+        renew: Callable[[PendingInput, Source | Failure], bool | None] = lambda *given: True,
     ) -> None:
         super().__init__(run.shard)
         self._run, self._journal, self._files, self._take_over, self._renew = run, journal, files, take_over, renew
@@ -113,11 +115,12 @@ class JournalLedger(Ledger):
             ):
                 return False
         elif not self._journal.is_renewed[pending.entry_index]:
-            if not self._renew(pending, source):
+            is_renewed = self._renew(pending, source)
+            if is_renewed is False:
                 return False
-            self._journal.is_renewed[pending.entry_index] = True
+            self._journal.is_renewed[pending.entry_index] = bool(is_renewed)
             with self.lock:
-                self.num_renewed += 1
+                self.num_renewed += bool(is_renewed)
         self._journal.is_in_this_run[pending.entry_index] = True
         entry["order"] = source.index
         failed = bool(entry["failed"])
@@ -179,7 +182,7 @@ def state_of(source: Source | Failure, run: OutputRun) -> tuple[int, int | None,
     deciding = {name: value for name, value in row.items() if name in names}
     others = {name: value for name, value in row.items() if name not in names | _NOT_COUNTED}
     upper = digest_of(f"{found}\0{json.dumps(deciding)}") >> _HALF << _HALF
-    lower = digest_of("" if source.row is None else json.dumps(others)) & (1 << _HALF) - 1
+    lower = digest_of("" if source.row is None else json.dumps(others)) & FIELDS
     return upper | lower, num_bytes, is_there
 
 

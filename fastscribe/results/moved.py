@@ -18,7 +18,7 @@ from fastscribe.audio.manifest import row_span
 from fastscribe.errors import ManifestError, UsageError
 from fastscribe.results.interfaces import NOT_MOVED, UNKNOWN_PLACE, Moved, OutputRun
 from fastscribe.results.journal import NO_STATE, Entry, Journal, is_row, read_entries
-from fastscribe.results.journal_ledger import key_of, state_of
+from fastscribe.results.journal_ledger import FIELDS, key_of, state_of
 from fastscribe.results.storage import ROWS, Storage
 from fastscribe.types import Source
 
@@ -113,7 +113,7 @@ def _find_moved(journal: Path, run: OutputRun, new: list[Source]) -> list[_Found
         name = next((one for one in _ends(entry.id) if (one, entry.input_bytes) in wanted), "")
         if entry.state != NO_STATE and name:
             source, state = wanted[name, entry.input_bytes]
-            alike = entry.state == state, len(name)
+            alike = _has_same_time(state, entry), len(name)
             if source.id not in found or alike > found[source.id][0]:
                 found[source.id] = alike, _Found(source, state, entry)
     return [one for _, one in found.values()]
@@ -129,12 +129,17 @@ def _ends(id: str) -> list[str]:
     return ["/".join(parts[at:]) for at in range(len(parts))]
 
 
+def _has_same_time(state: int, entry: Entry) -> bool:
+    """Return True if a result is of a file of this state; what its list says of it may be another."""
+    return entry.state | FIELDS == state | FIELDS
+
+
 def _are_same(found: list[_Found]) -> bool:
     """Return True if most have the time of change too, or if their sizes tell them apart.
 
     Recordings of a fixed length, as of one night and the next, have equal sizes, which say nothing.
     """
-    num_same = sum(one.state == one.entry.state for one in found)
+    num_same = sum(_has_same_time(one.state, one.entry) for one in found)
     num_files = len({one.source.file for one in found})  # rows may share one
     num_sizes = len({one.entry.input_bytes for one in found})
     return 2 * num_same > len(found) or 2 * num_sizes > num_files > 1

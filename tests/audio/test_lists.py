@@ -249,15 +249,15 @@ def test_segments_of_kaldi(tmp_path: Path) -> None:
 
 def test_lists_of_paths(tmp_path: Path) -> None:
     """Names with tabs and spaces, comments, other line ends, and NULs."""
-    touch(tmp_path, "tab\there.flac", "#1.flac", "no extension", "b.flac")
-    rows = "# mine\nno extension\r\n\ntab\there.flac\n#1.flac\n b.flac \ngone.wav\ns3://x/y.flac"
+    touch(tmp_path, "tab\there.flac", "#1.flac", "#2 call", "no extension", "b.flac")
+    rows = "# mine\n#2 call\nno extension\r\n\ntab\there.flac\n#1.flac\n b.flac \ngone.wav\ns3://x/y.flac"
     found = sources(write(tmp_path / "list.txt", rows))
-    names = ["no extension", "tab\there.flac", "#1.flac", "b.flac", "gone.wav"]
+    names = ["#2 call", "no extension", "tab\there.flac", "#1.flac", "b.flac", "gone.wav"]
     assert [one.path for one in found] == [*names, "s3://x/y.flac"]
     assert [one.file for one in found[:-1]] == [f"{tmp_path}/{name}" for name in names]
     assert all(one.row is None for one in found)
-    ended = sources(write(tmp_path / "nul.lst", "./a.flac\0b\nc.flac\0"))
-    assert [one.path for one in ended] == ["./a.flac", "b\nc.flac"]
+    ended = sources(write(tmp_path / "nul.lst", "./a.flac\0b\nc.flac\0#3 call\0#EXT-X-files/d.flac\0"))
+    assert [one.path for one in ended] == ["./a.flac", "b\nc.flac", "#3 call", "#EXT-X-files/d.flac"]
     playlist = write(tmp_path / "p.m3u", "#EXTM3U\n#EXTINF:4,x.flac\nb.flac\n")
     assert [one.path for one in sources(playlist)] == ["b.flac"]
     assert sources(write(tmp_path / "rows.list", '{"audio_filepath": "b.flac"}'))[0].row == {"audio_filepath": "b.flac"}
