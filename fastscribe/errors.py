@@ -190,11 +190,12 @@ class AudioError(FastscribeError):
 
     Attributes:
         problem: The message without the recording's path.
+        may_pass: It is of something that is no setting of a folder, so a later run tries the recording again.
     """
 
-    def __init__(self, path: str, problem: str) -> None:
+    def __init__(self, path: str, problem: str, may_pass: bool = False) -> None:
         super().__init__(f"{path}: {problem}")
-        self.problem = problem
+        self.problem, self.may_pass = problem, may_pass
 
 
 class ManifestError(FastscribeError):

@@ -530,7 +530,9 @@ class Failure(_Keyed):
     index: int = 0  # position among the inputs of a run, from 0
     given_key: Any = field(default=None, compare=False)  # as Source's
     listed: str = field(default="", compare=False)  # as Source's
-    may_pass: bool = field(default=False, compare=False)  # a store or memory was short: a later run tries it again
+    may_pass: bool = field(
+        default=False, compare=False
+    )  # a store or memory was short, or names: a later run tries it again
 
     if not TYPE_CHECKING:  # where results are checked as a union, and Failure has no such attributes
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import accumulate
 
-from fastscribe.alignment.texts import without_sounds
+from fastscribe.alignment.texts import unused_names_lines, without_sounds
 from fastscribe.text.encoder import EncodedWord, WordEncoder
 from fastscribe.text.tokenizer import Tokenizer
 
@@ -133,6 +133,7 @@ class Counts:
         unheard: The first of these, each as its recording and number.
         unsearched_s: Seconds in which missing words and other speech were not looked for, because there was no anchor; by
             whether the text has three words in a row that were heard there.
+        unnamed: The recordings whose texts have a name of a speaker that is not used.
     """
 
     unwritten: Counter[str] = field(default_factory=Counter)
@@ -143,6 +144,7 @@ class Counts:
     num_unheard: int = 0
     unheard: list[str] = field(default_factory=list)
     unsearched_s: dict[bool, float] = field(default_factory=lambda: {False: 0.0, True: 0.0})
+    unnamed: list[str] = field(default_factory=list)
 
     def add_missing(self, path: str, words: Sequence[str]) -> None:
         if named := words[: max(0, _MAX_NAMED - self.num_missing)]:
@@ -156,7 +158,7 @@ class Counts:
     @property
     def lines(self) -> list[str]:
         """The messages for the user."""
-        found = []
+        found = unused_names_lines(self.unnamed)
         if self.unwritten:
             characters = [character for character, _ in self.unwritten.most_common()]
             shown = " ".join(characters[:_MAX_SHOWN]) + (" .." if len(characters) > _MAX_SHOWN else "")

@@ -190,8 +190,10 @@ class TextAligner:
         text, speakers = without_names(text) if given is None else (text, [one.speaker or None for one in given.cues])
         script = self._speller.script(text, num_lines=0 if given is None else len(given.cues))
         spoken = map(script.tokens_of, script.lines)
-        if any(tokens and speaker is None for speaker, tokens in zip(speakers, spoken, strict=False)):
-            speakers = []
+        num_names = len(set(filter(None, speakers)))
+        if num_names == 1 and any(tokens and one is None for one, tokens in zip(speakers, spoken, strict=False)):
+            speakers = []  # a heading with a colon looks like a name, too
+            self.counts.unnamed.append(audio.path)
         if not script.words:
             raise AudioError(audio.path, "its text is empty")
         if not script.has_letters:

@@ -17,11 +17,12 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from fastscribe._system.file_kinds import safe_read
@@ -31,6 +32,9 @@ from fastscribe.audio.inputs import is_pipe
 from fastscribe.errors import AudioError, UsageError
 from fastscribe.results.formats.cue_markup import has_times, plain_text
 from fastscribe.types import Failure, Source
+
+if TYPE_CHECKING:
+    from fastscribe.results.journal import Journal
 
 MAX_TEXT_BYTES = 64 << 20  # a thousand hours of speech take less
 _DOCUMENTS = (b"PK\3\4", b"%PDF-", b"\xd0\xcf\x11\xe0", b"{\\rtf")  # of Word, LibreOffice and others
@@ -48,6 +52,8 @@ class Texts:
         encodings: The files so far whose encoding is a guess.
         passed_over: The files so far that lie beside the text of a recording.
         edited: The files so far that count before others, because they were edited since the run whose folder this is.
+        edited_too: The files so far that were edited as well, each with the one that counts.
+        unnamed: The files of subtitles so far whose names of speakers are not used.
         without: The recordings so far that have no text in the folder.
         num_found: How many have one.
     """
@@ -56,6 +62,8 @@ class Texts:
     encodings: dict[Path, str] = field(default_factory=dict)
     passed_over: list[Path] = field(default_factory=list)
     edited: list[Path] = field(default_factory=list)
+    edited_too: list[tuple[Path, Path]] = field(default_factory=list)
+    unnamed: list[str] = field(default_factory=list)
     without: list[str] = field(default_factory=list)
     num_found: int = 0
 
@@ -127,6 +135,11 @@ class Texts:
             found.append(
                 f"{first_of([*map(str, self.edited)], _MAX_NAMED)}: edited since the run, so {counts} before other texts"
             )
+        if self.edited_too:
+            (other, counts_first), *more_edited = self.edited_too
+            more = f" (and {count_of(len(more_edited), 'other file')} likewise)" if more_edited else ""
+            found.append(f"{other} was edited too, and is not read: {counts_first} counts{more}")
+        found += unused_names_lines(self.unnamed)
         return [*found, self._without_line] if self.without else found
 
     @property
@@ -153,14 +166,15 @@ class Texts:
         return {**row, **fields} if fields["text"].strip() else None
 
     def _file(self, folder: Path, source: Source) -> Path | None:
-        """Return the text of a recording in a folder: beside its place among the inputs, or by its own name."""
-        place = PurePosixPath(source.id)
-        for at in dict.fromkeys((place, PurePosixPath(place.name))):
-            files = [folder / at.with_suffix(extension) for extension in _EXTENSIONS]
+        """Return the text of a recording in a folder, by the name of its files in a run, by its place, or by its own name."""
+        place = PurePosixPath(source.id).with_suffix("")
+        for name in dict.fromkeys((*self._names_in_run(source), str(place), place.name)):
+            files = [folder / f"{name}{extension}" for extension in _EXTENSIONS]
             if there := [file for file in files if file.is_file()]:
                 if len(there) > 1 and (edited := self._edited(there)):
                     self.edited.append(edited[0])
-                    there = edited
+                    self.edited_too += ((other, edited[0]) for other in edited[1:])
+                    return edited[0]
                 self.passed_over.extend(there[1:])
                 return there[0]
         return None
@@ -178,12 +192,34 @@ class Texts:
         from fastscribe.results.paths import journals_in
 
         assert self.path is not None
-        entries = (entry for paths in journals_in(self.path) for entry in read_entries(paths.journal))
         return {
             str(self.path / f"{entry.name}.{format}"): mark.crc
-            for entry in entries
+            for paths in journals_in(self.path)
+            for entry in read_entries(paths.journal)
             for format, mark in entry.files.items()
         }
+
+    def _names_in_run(self, source: Source) -> Iterator[str]:
+        """Yield the name of a recording's files in the run whose folder this is, if it has any: one that moved keeps its."""
+        from fastscribe.results.journal_ledger import key_of
+
+        for journal in self._journals:
+            entry_index = journal.find(key_of(source))
+            if entry_index is not None and (name := journal.entry(entry_index).name):
+                yield name
+
+    @cached_property
+    def _journals(self) -> list[Journal]:
+        """The journals of the run whose folder this is; of another version they say nothing."""
+        from fastscribe.results.journal import read_journal
+        from fastscribe.results.paths import journals_in
+
+        assert self.path is not None
+        found = []
+        for paths in journals_in(self.path):
+            with suppress(UsageError):
+                found.append(read_journal(paths.journal))
+        return found
 
     def _read(self, file: Path, path: str) -> dict[str, Any]:
         """Return the fields of a file's text.
@@ -210,8 +246,10 @@ class Texts:
             fields: dict[str, Any] = {"text": without_markup(text) if file.suffix.lower() == ".md" else text}
         else:
             try:
-                words, cues = read_subtitles(text, format, encoding)
+                words, cues, has_unused_names = read_subtitles(text, format, encoding)
                 fields = {"text": words, "subtitles": cues}
+                if has_unused_names:
+                    self.unnamed.append(str(file))
             except NoCues as error:
                 if text.removeprefix("WEBVTT").strip():
                     raise AudioError(path, f"{os.fspath(file)}: {error}: no subtitles to align") from None
@@ -237,11 +275,13 @@ _BRACKETS = re.compile(r"\[[^\[\]]*\]")  # for sounds alone
 _DASHES, _MUSIC = "‐‑‒–—―−-", "♩♪♫♬#"
 _MARKS = frozenset(_DASHES + _MUSIC + "*~_•…<>|/\\.,:;!?\"'")
 _LEADING = re.compile(f"[{re.escape(f'>*•{_DASHES}{_MUSIC}')}\\s]+")
-_LABEL = re.compile(r"([^:\n]{1,40}?)\s*:(?=\s|$)")
+_CLOCK = r"\d{1,3}(?::\d\d){1,2}(?:[.,]\d{1,3})?"  # as other tools and people write when a line begins
+_TIME = re.compile(rf"\A[\[(]{_CLOCK}[\])]\s*")
+_LABEL = re.compile(  # a name with a colon, and perhaps a time before it; or a name and a time that are the whole line
+    rf"([^:\n]{{1,40}}?)(?:\s*([\[(]{_CLOCK}[\])]\s*)?:(?=\s|$)|(?:\s*[\[(]|\s\s+)({_CLOCK})[\])]?\s*$)"
+)
 _MAX_LABEL_WORDS = 4
-# In Markdown: the time of a paragraph, a name whose colon is bold too, emphasis but that of names, and characters that are no
-# markup.
-_TIME = re.compile(r"\A\[[\d:]+\]\s*")
+# In Markdown: a name whose colon is bold too, emphasis but that of names, and characters that are no markup.
 _BOLD_COLON = re.compile(r"\A(\*\*[^*:]{1,36}):\*\*(?!\S)")
 _HEADING = re.compile(r"#{1,6}\s")
 _EMPHASIS = re.compile(
@@ -287,8 +327,10 @@ def format_of(text: str, extension: str) -> str | None:
     return "srt" if any(map(has_times, lines)) else None
 
 
-def read_subtitles(text: str, format: str, encoding: str | None = None) -> tuple[str, dict[str, Any]]:
+def read_subtitles(text: str, format: str, encoding: str | None = None) -> tuple[str, dict[str, Any], bool]:
     """Return the words to be spoken, a line for each cue, and the subtitles as a row has them (results/formats/given_cues.py).
+
+    Then True if they have names of speakers that do not tell who speaks the cues.
 
     Args:
         text: A file's content.
@@ -307,17 +349,26 @@ def read_subtitles(text: str, format: str, encoding: str | None = None) -> tuple
     shown = [plain_text(cue["text"], format).split("\n") for cue in cues]
     names = [[plain_text(name, format) for name in cue.pop("names", ()) if name] for cue in cues]
     words, speakers = _spoken(_without_repeats(shown), names)
-    if next((name for text, name in zip(words, speakers, strict=True) if text), "") and None not in speakers:
-        speaker = ""
-        for cue, name in zip(cues, speakers, strict=True):
-            cue["speaker"] = speaker = name or speaker
+    begins_with_name = bool(next((name for text, name in zip(words, speakers, strict=True) if text), ""))
+    is_told = None not in speakers and (begins_with_name or len(set(filter(None, speakers))) > 1)
+    speaker = ""
+    for cue, name in zip(cues, speakers, strict=True) if is_told else ():
+        cue["speaker"] = speaker = name or speaker
     given = {
         "format": format,
         **({"encoding": encoding} if encoding else {}),
         **({"header": header} if header else {}),
         "cues": cues,
     }
-    return "\n".join(words), given
+    return "\n".join(words), given, not is_told and any(name != "" for name in speakers)
+
+
+def unused_names_lines(where: Sequence[str]) -> list[str]:
+    """Return a line about texts with names of speakers that do not tell who speaks; none without such texts."""
+    if not where:
+        return []
+    why = "other words come before the only one, or two are in a cue"
+    return [f"{first_of(where, _MAX_NAMED)}: names of speakers are not used: {why}"]
 
 
 def _without_repeats(cues: Sequence[list[str]]) -> list[list[str]]:
@@ -377,8 +428,9 @@ def without_names(text: str) -> tuple[str, list[str | None]]:
     """Return a text without the speakers' names before its lines, as `-f txt` writes them, and who speaks each line.
 
     A name may be bold, as `-f md` writes it. A line without a name is of the speaker before. None: before the first name.
+    Times before lines and names, and behind names, are left out too.
     """
-    lines = [line.lstrip() for line in text.splitlines()]
+    lines = [_TIME.sub("", line.lstrip()) for line in text.splitlines()]
     labels = _labels(lines, max(2, sum(map(bool, lines))))
     speaker, speakers = None, []
     for number, line in enumerate(lines):
@@ -396,14 +448,17 @@ def _parted(line: str, labels: set[str]) -> tuple[str, str]:
 
 def _labels(lines: Iterable[str], num_lines: int, begins_with_name: bool = False) -> set[str]:
     """Return the speakers' names among what stands before a colon at the begin of a line. Of cues, the first may have one."""
-    counts = Counter(label[1] for line in lines if (label := _LABEL.match(line)))
+    found = [label for line in lines if (label := _LABEL.match(line))]
+    counts = Counter(label[1] for label in found)
+    timed = [label[1] for label in found if label[2] or label[3]]
     # The minutes of a call, say, with a name before each line; or the subtitles of a dialogue.
     is_named = counts.total() * 2 > num_lines or (begins_with_name and len(counts) > 1)
     bold = {label for label in counts if label.startswith("**") and label.endswith("**")}
     names = {label for label in counts if len(label.split()) <= _MAX_LABEL_WORDS and any(map(str.isalpha, label))}
     if counts.total() == num_lines > 1:  # as our own texts of dialogues are
         return bold | names
-    return bold | {label for label in names if _is_label(label, counts[label] > 1, is_named)}
+    repeated = {label for label in names if counts[label] > 1 or (len(timed) > 1 and label in timed)}
+    return bold | {label for label in names if _is_label(label, label in repeated, is_named)}
 
 
 def _is_label(label: str, is_repeated: bool, is_named: bool) -> bool:

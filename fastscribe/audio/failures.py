@@ -108,6 +108,7 @@ def to_failure(item: Source | AudioInfo, stage: str, error: BaseException) -> Fa
     is_of_store = isinstance(cause, RemoteError) and cause.may_pass
     # Of a model's memory, the recording is to blame, or the run ends (engine.py).
     may_pass = is_of_store or (stage != "model" and is_out_of_memory(error))
+    may_pass = may_pass or (isinstance(error, AudioError) and error.may_pass)
     kind = type(cause if is_of_store else error).__name__
     if isinstance(error, ImportError) and not is_out_of_memory(error):
         of_another = "a library cannot be imported" if (error.name or "").startswith("fastscribe") else problem

@@ -18,7 +18,7 @@ from fastscribe.types import Phrase
 MAX_CHARACTERS = 200  # of a phrase
 MAX_PHRASES = 100_000  # of a list: about 5 GB while they are prepared
 _LINE_END = re.compile(r"\r\n|\r|\n")
-_SPACED_WEIGHT = re.compile(r"^[^\t]*\S +(?:[1-9]|10|[0-9]\.[0-9]+)\s*$")
+_SPACED_WEIGHT = re.compile(r"^[^\t]*\S(?: +|: *)(?:[1-9]|10|[0-9]\.[0-9]+)\s*$")
 _JOINERS = re.compile("[\u200c\u200d]")  # letters of Persian and of India's languages are written with them
 
 

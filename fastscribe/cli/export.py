@@ -67,12 +67,15 @@ def export(
     """
     hooks: Sequence[ExportHook] = room_hooks(context)
     if format is None:
-        raise typer.BadParameter("nothing to do: give --format")
+        from fastscribe.results.export import formats_in
+
+        formats = formats_in(Path(results[0]))
+        has = f"; the folder has {', '.join(formats)}: -f {','.join(formats)}" if formats else ""
+        raise typer.BadParameter(f"nothing to do: give --format{has}")
     layout = SubtitleStyle(
         max_line_width, max_lines, max_cue_s, min_cue_s, max_chars_per_second or None, highlight_words
     )
-    formats = run_options.parse_formats(format)
-    style = OutputStyle(formats, subtitles=layout)
+    style = OutputStyle(run_options.parse_formats(format), subtitles=layout)
     for hook in hooks:
         style = hook.styled(style)
     for url in filter(is_url, results):

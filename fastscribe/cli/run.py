@@ -272,8 +272,8 @@ def _write_all(
         output.flush()
     transcriber.progress.left_out, transcriber.progress.repeats = listing.left_out, listing.repeats
     found = [line for hook in job.hooks for line in hook.lines]
-    has_several = transcriber.progress.files > 1 or not job.output.is_stdout
-    sounds = sound_lines(transcriber.progress, job.options) if has_several and not job.quiet else ()
+    is_one = transcriber.progress.files == 1 and job.output.is_stdout
+    sounds = () if job.quiet else sound_lines(transcriber.progress, job.options, transcriber.command, is_one)
     for line in filter(None, [*(others.lines if others else ()), *found, *transcriber.lines, *sounds]):
         bar.say(line)
     return run_stats(transcriber, perf_counter() - start, job.price_per_hour)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fastscribe.results.output import JournaledOutput
 
 _LONG_S = 60.0  # decoded, and no recording of them is done
+_OTHER_S = 1.0  # of speech that is in no text: an "um" is not worth a line
 
 
 def say_shard(shard: Shard, quiet: bool) -> None:
@@ -68,13 +69,23 @@ def recording_lines(audio: AudioInfo, options: Options) -> Iterator[tuple[str, s
             yield "surround", f"{audio.path}: {note}; {others}; rows of such recordings have audio_notes"
 
 
-def sound_lines(progress: Progress, options: Options) -> Iterator[str]:
-    """Yield a line about recordings without words (music, silence of a dead microphone) and one about voices on channels."""
+def sound_lines(progress: Progress, options: Options, command: str, is_one: bool) -> Iterator[str]:
+    """Yield lines about recordings without words (music, a dead microphone), speech that no text has, and voices on channels.
+
+    Args:
+        progress: The run's counts.
+        options: The run's options.
+        command: "transcribe", which alone can tell speakers apart, or "align", whose gaps are of the texts.
+        is_one: The only transcript goes to stdout, where it shows that it is empty.
+    """
     number, names = progress.wordless, progress.first_wordless
-    if number:
+    if number and not is_one:
         has = "has" if number == 1 else "have"
         yield f"{count_of(number, 'recording')} {has} no words: {first_of(names, len(names), number)}"
-    if progress.apart and not options.has_speakers:
+    if progress.gap_s >= _OTHER_S and command == "align":
+        recordings = count_of(progress.with_gaps, "recording")
+        yield f"{progress.gap_s:,.0f} s of speech in {recordings} are not in the text: gaps in JSON says where"
+    if progress.apart and command == "transcribe" and not options.has_speakers:
         has = f"{count_of(progress.apart, 'recording')} {'has' if progress.apart == 1 else 'have'}"
         yield f"{has} a voice on each of two channels: --speakers channels tells who speaks"
 
@@ -197,6 +208,9 @@ def say_of_all_runs(job: TranscribeJob, output: JournaledOutput, not_given_line:
         say_all_done(job, output.ledger)
     if not_given_line and not job.quiet:
         say(not_given_line)
+    if not (is_idle or job.quiet or output.files.formats) and (formats := output.files.earlier_formats):
+        earlier = f"{job.output.where}: earlier results have {', '.join(formats)}"
+        say(f"{earlier}, and this run writes rows alone: -f {','.join(formats)} makes these of all")
     not_made = say_made_again(output, job.quiet)
     if not is_idle:
         say_failed_before(output.ledger)

@@ -32,6 +32,7 @@ _FILE_NAME = re.compile(r"[/\\]|\.(?:txt|text|csv|tsv|list|lst|json|jsonl|md|yam
 _HEAVY = (
     5.0  # with it 6 % of the sentences have a phrase that is not spoken, with 6.0 11 % (docs/bench/boost/weights.json)
 )
+_COLON_WEIGHT = re.compile(r":\s*\d+(?:\.\d+)?$")
 _WORD_BEGIN = re.compile(r"(?<!\w)\w")
 _HYPHENS = re.compile(r"(?<=\w)[-\u2010\u2011](?=\w)")
 
@@ -58,6 +59,10 @@ def given_phrases(values: Iterable[str], say: Callable[[str], None]) -> tuple[Ph
             phrases = parse_phrases(value.split(","), "--boost")
             if not phrases:
                 raise PhraseError(f"--boost {value!r}: neither a file nor a phrase")
+            if colons := [phrase.text for phrase in phrases if _COLON_WEIGHT.search(phrase.text)]:
+                say(
+                    f"--boost {colons[0]}: the number is part of the phrase: a weight stands behind a tab, as in a file"
+                )
         found |= {phrase.text: phrase for phrase in phrases}
     return tuple(found.values())
 

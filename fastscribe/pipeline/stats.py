@@ -93,6 +93,7 @@ class Progress:
     done_s: float = 0.0  # of the planned ones, decoded or given up: parts of a long recording count as they finish
     gaps: int = 0  # stretches with speech in which no words were found, in files transcribed
     gap_s: float = 0.0
+    with_gaps: int = 0  # files transcribed that have such stretches
     wordless: int = 0  # files transcribed of which no word was recognised
     first_wordless: list[str] = field(default_factory=list)  # paths of the first of them
     apart: int = 0  # files transcribed of which each of two channels has a voice, and which were mixed
@@ -124,6 +125,7 @@ class Progress:
         else:
             self.audio_s += result.audio.duration_s
             self.gaps += len(result.gaps)
+            self.with_gaps += bool(result.gaps)
             self.gap_s += sum(gap.end_s - gap.start_s for gap in result.gaps)
             alone_s = result.audio.alone_s if result.text else ()  # of music, what is on one channel alone is no voice
             self.apart += len(alone_s) == 2 and min(alone_s) >= max(_APART_S, _APART * result.audio.duration_s)

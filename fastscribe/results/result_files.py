@@ -64,6 +64,11 @@ class ResultFiles:
         found = {format: self._journal.layouts_of(format) for format in FILE_FORMATS if format not in self.formats}
         return [format for format, all in found.items() if any(one is None or one >> 32 not in same for one in all)]
 
+    @property
+    def earlier_formats(self) -> list[str]:
+        """The formats of files that earlier results have."""
+        return [format for format in FILE_FORMATS if self._journal.layouts_of(format)]
+
     # --- new results
 
     def item(self, pending: PendingInput, result: Transcript | Failure) -> Item:

@@ -30,7 +30,8 @@ from fastscribe.types import AudioInfo, Failure, Gap, Segment, Token, Transcript
 def check_names(audio: AudioInfo, names: Sequence[str] | None) -> None:
     """Raise AudioError if a recording of several channels has fewer than names."""
     if names is not None and 1 < audio.channels < len(names):
-        raise AudioError(audio.path, f"has {audio.channels} channels, but there are {len(names)} names of speakers")
+        problem = f"has {audio.channels} channels, but there are {len(names)} names of speakers"
+        raise AudioError(audio.path, problem, may_pass=True)
 
 
 def speakers_of(channels: Sequence[int], names: Sequence[str] | None) -> tuple[str, ...]:

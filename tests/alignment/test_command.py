@@ -115,9 +115,54 @@ def test_the_edited_one_of_a_runs_texts_counts(tmp_path: Path) -> None:
     (out / f"{FILES[1].stem}.srt").write_text("1\n0:0 --> 0:1\nother\n", encoding="utf-8")
     both = align(FILES[1], "--text", out)
     assert rows(both.stdout)[0]["text"].endswith(" Really!")
-    assert f"not read: {out / FILES[1].stem}.srt, because" in both.stderr
+    assert f"{out / FILES[1].stem}.srt was edited too, and is not read: {markdown} counts\n" in both.stderr
+    assert "not read: " not in both.stderr.replace("is not read: ", "")
     (out / "journal.jsonl").unlink()
     assert not rows(align(FILES[1], "--text", out).stdout)[0]["text"].endswith(" Really!")
+
+
+def test_texts_of_a_run_are_found_after_a_folder_was_renamed(tmp_path: Path) -> None:
+    """Twice; the files of the results keep the names of the first folder."""
+    (tmp_path / "S1").mkdir()
+    shutil.copy(FILES[0], tmp_path / "S1" / "a.flac")
+    given = ("-o", "out", "-f", "txt", "-q", "--model", MODEL)
+    assert fastscribe("transcribe", ".", *given, cwd=tmp_path).returncode == 0
+    for old, new in (("S1", "S2"), ("S2", "S3")):
+        (tmp_path / old).rename(tmp_path / new)
+        assert fastscribe("transcribe", ".", *given, "--moved", f"{old}={new}", cwd=tmp_path).returncode == 0
+    (tmp_path / "out" / "S1" / "a.txt").write_text(SENTENCE, encoding="utf-8")
+    (row,) = rows(align(".", "--text", "out", "-q", cwd=tmp_path).stdout)
+    assert row["pred_text"] == SENTENCE and row["audio_filepath"].endswith("S3/a.flac")
+
+
+def test_names_count_from_the_first_one_on(tmp_path: Path) -> None:
+    """A title has no speaker. The only name behind other words may be no name, and a line says that it is not used."""
+    words, text = SENTENCE.split(), tmp_path / "text.txt"
+    parts = " ".join(words[:3]), " ".join(words[3:6]), " ".join(words[6:])
+    for names, speakers in ((("ANNA", "BEN"), [None, "ANNA", "BEN"]), (("ANNA", "ANNA"), [None] * 3)):
+        text.write_text(f"{parts[0]}\n\n{names[0]}: {parts[1]}\n\n{names[1]}: {parts[2]}\n", encoding="utf-8")
+        done = align(FILES[0], "--text", text)
+        (row,) = rows(done.stdout)
+        assert row["pred_text"] == SENTENCE and [one.get("speaker") for one in row["segments"]] == speakers
+        assert (f"{FILES[0]}: names of speakers are not used: " in done.stderr) == (speakers[1] is None)
+        subtitles = text.with_suffix(".srt")
+        cues = zip(("", f"{names[0]}: ", f"{names[1]}: "), parts, strict=True)
+        subtitles.write_text("".join(f"{n}\n0:0{n} --> 0:0{n + 1}\n{a}{b}\n\n" for n, (a, b) in enumerate(cues, 1)))
+        done = align(FILES[0], "--text", subtitles)
+        assert [one.get("speaker") for one in rows(done.stdout)[0]["segments"]] == speakers
+        assert (f"{subtitles}: names of speakers are not used: " in done.stderr) == (speakers[1] is None)
+
+
+def test_speech_that_is_not_in_the_text_is_told(tmp_path: Path) -> None:
+    [recording] = AUDIO.glob("e10_*")
+    words, text = TEXTS[recording.name].split(), tmp_path / "text.txt"
+    text.write_text(" ".join([*words[:20], *words[60:]]), encoding="utf-8")
+    done = align(recording, "--text", text)
+    (row,) = rows(done.stdout)
+    seconds = sum(gap["end"] - gap["start"] for gap in row["gaps"])
+    line = f"{seconds:.0f} s of speech in 1 recording are not in the text: gaps in JSON says where\n"
+    assert seconds > 5 and line in done.stderr
+    assert line not in align(recording, "--text", text, "-q").stderr
 
 
 def test_texts_in_the_output_folder_are_not_removed(tmp_path: Path) -> None:

@@ -105,14 +105,19 @@ def test_names_before_lines() -> None:
         (["Anna: one\nBob: two", "Anna: three"], ["one two", "three"], []),
         (["Anna: one", "two\nAnna: three"], ["one", "two three"], []),
         (["one", "Anna: two", "Anna: three"], ["one", "two", "three"], []),
+        (["one", "ANNA: two", "BOB: six"], ["one", "two", "six"], ["", "ANNA", "BOB"]),
     ],
-    ids=["first of each turn", "after a sound", "small letters", "two in a cue", "behind another", "not the first"],
-)
+    ids=[
+        "first of each turn", "after a sound", "small letters", "two in a cue", "behind another", "not the first",
+        "a dialogue with a title",
+    ],
+)  # fmt: skip
 def test_names_tell_who_speaks_each_cue(cues: list[str], words: list[str], speakers: list[str]) -> None:
-    """Without a name, that is the speaker before. If they do not tell it of every cue, no cue has a speaker."""
+    """Without a name, that is the speaker before. If they do not tell it of every cue behind the first name, no cue has one."""
     given = read_subtitles(srt(*cues), "srt")
     assert given[0].split("\n") == words
     assert [cue["speaker"] for cue in given[1]["cues"] if "speaker" in cue] == speakers
+    assert given[2] == (not speakers)
 
 
 def test_voices_of_webvtt() -> None:
@@ -165,7 +170,7 @@ def test_webvtt() -> None:
         "<v.loud Bob>He<00:01.500>llo</v> <c.red>you&nbsp;all</c>\n\nNOTE more\n\n"
         "00:00:03.000 --> 00:00:04.000\n<i>there</i>\n"
     )
-    words, given = read_subtitles(text, "vtt")
+    words, given, _ = read_subtitles(text, "vtt")
     assert words == "Hello you all\nthere"
     assert given["header"] == "WEBVTT - a title\n\nSTYLE\n::cue { color: red }"
     assert given["cues"] == [
@@ -183,13 +188,13 @@ def test_webvtt() -> None:
 
 def test_a_name_in_webvtt_may_have_two_times() -> None:
     name, times = "chapter 00:00:01.000 and 00:00:02.000", "00:01.000 --> 00:02.500"
-    _, given = read_subtitles(f"WEBVTT\n\n{name}\n{times}\none\n\n{name}\n{times} line:0\ntwo\n", "vtt")
+    _, given, _ = read_subtitles(f"WEBVTT\n\n{name}\n{times}\none\n\n{name}\n{times} line:0\ntwo\n", "vtt")
     assert [(cue["id"], cue["text"]) for cue in given["cues"]] == [(name, "one"), (name, "two")]
 
 
 @pytest.mark.parametrize("damaged", ["00:00:0x,000 --> 00:00:03,000", "0:02 --> oops", "00:00:02,000 -->"])
 def test_a_cue_whose_times_cannot_be_read_keeps_its_place(damaged: str) -> None:
-    words, given = read_subtitles(
+    words, given, _ = read_subtitles(
         f"1\n0:01 --> 0:02\none\n\n2\n{damaged}\ntwo\n\n3\n0:03 --> 0:04\nthree --> four\n", "srt"
     )
     assert words.split("\n")[:2] == ["one", "two"] and [cue["start"] for cue in given["cues"]] == [1.0, 1.0, 3.0]
@@ -207,7 +212,7 @@ def test_rolling_captions_are_spoken_once() -> None:
 
 
 def test_ass() -> None:
-    words, given = read_subtitles(ASS, "ass")
+    words, given, _ = read_subtitles(ASS, "ass")
     assert words.split("\n") == ["hello all", "there, you", ""]
     assert given["cues"][1] == {"start": 3.0, "end": 4.0, "text": "{\\i1}there{\\i0},\\Nyou", "speaker": "Anna"}
     kept = SSAFile.from_string(given["header"], "ass")
@@ -223,18 +228,18 @@ def test_ssa() -> None:
         "[Script Info]\n\n[V4 Styles]\nFormat: Name, Fontname, Fontsize, PrimaryColour\nStyle: Old,Arial,20,255\n\n[Events]\n"
         "Dialogue: Marked=0,0:00:01.00,0:00:02.00,Old,Bob,0000,0000,0000,,hello, you\n"
     )
-    words, given = read_subtitles(text, "ass")
+    words, given, _ = read_subtitles(text, "ass")
     assert words == "hello, you" and "Style: Old,Arial,20,&H000000FF," in given["header"]
 
 
 def test_styles_of_ass() -> None:
     """A player reads a colour with & at its end and columns in any order, and does without a style that it cannot read."""
     bad = ASS.replace("Fancy,Arial\n", "Fancy,Arial,&H000000FF&, 0\nStyle: No,Arial,x,0\nStyle: No,Arial,0x,0\n")
-    words, given = read_subtitles(bad.replace("Fontname\n", "Fontname, PrimaryColour, Bold\n"), "ass")
+    words, given, _ = read_subtitles(bad.replace("Fontname\n", "Fontname, PrimaryColour, Bold\n"), "ass")
     assert words.split("\n") == ["hello all", "there, you", ""] and "\nStyle: No" not in given["header"]
     assert "\nStyle: Fancy,Arial,20,&H000000FF," in given["header"]
     moved = ASS.replace("Name, Fontname\n", "Fontsize, PrimaryColour, Name, Fontname\n")
-    _, given = read_subtitles(moved.replace("Fancy,Arial\n", "30,&H000000FF&,Fancy,Arial\n"), "ass")
+    _, given, _ = read_subtitles(moved.replace("Fancy,Arial\n", "30,&H000000FF&,Fancy,Arial\n"), "ass")
     assert "\nStyle: Fancy,Arial,30,&H000000FF," in given["header"]
 
 
@@ -245,13 +250,15 @@ def test_times_of_ass() -> None:
     lines = "".join(f"Dialogue: x,{clock},{clock},,,,{clock}\n" for clock in clocks)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        _, given = read_subtitles(ASS[: ASS.index("Comment")].upper().replace("FORMAT", "Format") + lines, "ass")
+        _, given, _ = read_subtitles(ASS[: ASS.index("Comment")].upper().replace("FORMAT", "Format") + lines, "ass")
     assert [(cue["text"], cue["start"]) for cue in given["cues"]] == sorted(shown.items(), key=lambda one: one[1])
     assert SSAFile.from_string(given["header"], "ass").events[-1].text == "100:00:05.00"
 
 
 def test_sections_of_ass_that_are_left_out() -> None:
-    _, given = read_subtitles(ASS + "\n[Aegisub Extradata]\nData: 0,key,value\n\n[Graphics]\nfilename: x.png\n", "ass")
+    _, given, _ = read_subtitles(
+        ASS + "\n[Aegisub Extradata]\nData: 0,key,value\n\n[Graphics]\nfilename: x.png\n", "ass"
+    )
     assert not {"[Fonts]", "[Graphics]", "value", "not shown"} & set(given["header"].replace(",", "\n").split("\n"))
 
 
@@ -296,6 +303,11 @@ def test_formats() -> None:
             "Hi.\nSo there.\nYes.",
             ["Anna", "Anna", "A Lady of the House"],
         ),
+        ("[00:00:10] Ben: one\n[1:02.5] Anna: two", "one\ntwo", ["Ben", "Anna"]),
+        ("(0:10) one\n[10:30] two", "one\ntwo", [None] * 2),
+        ("BEN (00:05): one\nsix\nAnna [0:09]: two\nten", "one\nsix\ntwo\nten", ["BEN", "BEN", "Anna", "Anna"]),
+        ("Ben  0:05\none\n\nAnna (1:00:05)\ntwo\nsix", "\none\n\n\ntwo\nsix", [*["Ben"] * 3, *["Anna"] * 3]),
+        ("It was 10:30\nat 9:15 we (10:30) ate\n[1984] is old\nDoors  10:30", None, [None] * 4),
     ],
 )
 def test_names_in_a_text(text: str, spoken: str | None, speakers: list[str | None]) -> None:

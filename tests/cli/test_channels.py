@@ -77,6 +77,8 @@ def test_voices_on_channels_are_told_at_the_end(tmp_path: Path, device: tuple[st
     for place, more in (("mixed", ("--max-utterance-s", "4")), ("told", ("--speakers", "channels"))):
         done = fastscribe(*given, "-o", tmp_path / place, *more)
         assert done.returncode == 0 and (line in done.stderr) == (place == "mixed"), done.stderr
+    to_stdout = ("transcribe", folder / "interview.wav", "-m", MODEL, "--max-utterance-s", "4", "-f", "txt")
+    assert line in fastscribe(*to_stdout).stderr and line not in fastscribe(*to_stdout, "-q").stderr
 
 
 def test_a_missing_channel_falls_back_and_is_told_once(folder: Path) -> None:

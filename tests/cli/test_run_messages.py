@@ -13,6 +13,7 @@ from fastscribe.audio.formats import NOT_OPENED, UNKNOWN_CONTENT
 from fastscribe.cli.run_messages import counts_of, say_listing, say_summary, sound_lines, stopped_hint
 from fastscribe.config import Options
 from fastscribe.pipeline.stats import Progress
+from fastscribe.types import Gap
 from tests.helpers.report_samples import transcript, utterance
 
 
@@ -91,7 +92,7 @@ def test_recordings_without_words_are_named_up_to_a_few() -> None:
     progress, said = Progress(), []
     for index in range(5):
         progress.count(replace(transcript(utterance(index, 9.0, f"{index}.mp3")), text="" if index else "x"))
-        said.append(list(sound_lines(progress, Options())))
+        said.append(list(sound_lines(progress, Options(), "transcribe", False)))
     assert said[:3] == [[], ["1 recording has no words: 1.mp3"], ["2 recordings have no words: 1.mp3, 2.mp3"]]
     assert said[4] == ["4 recordings have no words: 1.mp3, 2.mp3, 3.mp3 and 1 more"]
 
@@ -103,6 +104,22 @@ def test_recordings_with_a_voice_on_each_channel_are_counted() -> None:
         progress.count(replace(found, audio=replace(found.audio, alone_s=alone_s)))
     silent = transcript(utterance(1, 60.0))
     progress.count(replace(silent, text="", audio=replace(silent.audio, alone_s=(30.0, 30.0))))  # music, perhaps
-    silence, line = sound_lines(progress, Options())
+    silence, line = sound_lines(progress, Options(), "transcribe", False)
     assert line == "2 recordings have a voice on each of two channels: --speakers channels tells who speaks"
-    assert list(sound_lines(progress, Options(speakers="channels"))) == [silence]
+    assert list(sound_lines(progress, Options(speakers="channels"), "transcribe", False)) == [silence]
+    assert list(sound_lines(progress, Options(), "transcribe", True)) == [line]
+    assert list(sound_lines(progress, Options(), "align", True)) == []
+
+
+def test_speech_beside_the_texts_is_told_of_align_alone() -> None:
+    progress = Progress()
+    for gaps in ((), (Gap(1.0, 2.5), Gap(3.0, 4.5)), (Gap(0.0, 7.0),)):
+        progress.count(replace(transcript(utterance(0, 9.0)), gaps=gaps))
+    assert list(sound_lines(progress, Options(), "transcribe", False)) == []
+    [line] = sound_lines(progress, Options(), "align", True)
+    assert line == "10 s of speech in 2 recordings are not in the text: gaps in JSON says where"
+
+
+def test_an_empty_transcript_on_stdout_speaks_for_itself() -> None:
+    progress = Progress(wordless=1, first_wordless=["a.wav"])
+    assert list(sound_lines(progress, Options(), "transcribe", True)) == []

@@ -69,12 +69,20 @@ def test_lines(tmp_path: Path) -> None:
 
 def test_odd_lines(tmp_path: Path) -> None:
     path, said = tmp_path / "words.txt", list[str]()
-    path.write_text("Zumthor 5\n---\n\U0001f600\t2\nBoeing 747\nNV 2.5\n# 1\n", encoding="utf-8")
-    assert [phrase.text for phrase in read_phrases(str(path), said.append)] == ["Zumthor 5", "Boeing 747", "NV 2.5"]
+    path.write_text("Zumthor 5\n---\n\U0001f600\t2\nBoeing 747\nNV 2.5\nOtto:3\n# 1\n", encoding="utf-8")
+    phrases = ["Zumthor 5", "Boeing 747", "NV 2.5", "Otto:3"]
+    assert [phrase.text for phrase in read_phrases(str(path), said.append)] == phrases
     assert said == [
         f"{path}: 2 lines without a letter or a digit left out: line 2, ---",
-        f"{path}: 2 lines end in a number that is part of the phrase (line 1, Zumthor 5): a weight stands behind a tab",
+        f"{path}: 3 lines end in a number that is part of the phrase (line 1, Zumthor 5): a weight stands behind a tab",
     ]
+
+
+def test_a_weight_behind_a_colon_is_part_of_the_phrase() -> None:
+    said = list[str]()
+    assert given_phrases(["Boeing 747,Otto:3", "Anna: 2.5"], said.append)[1] == Phrase("Otto:3")
+    why = "the number is part of the phrase: a weight stands behind a tab, as in a file"
+    assert said == [f"--boost Otto:3: {why}", f"--boost Anna: 2.5: {why}"]
 
 
 def test_unreadable_lists(tmp_path: Path) -> None:

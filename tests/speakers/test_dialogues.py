@@ -173,6 +173,7 @@ def test_more_names_than_channels_fail_a_recording(transcriber: Transcriber, cal
     failed, good = transcribed(transcriber, call, mono, speaker_names=("a", "b", "c"))
     assert isinstance(failed, Failure)
     assert (failed.stage, failed.message) == ("split", "has 2 channels, but there are 3 names of speakers")
+    assert failed.may_pass  # names are no setting, so a run with fewer tries it again
     assert isinstance(good, Transcript)
 
 
@@ -326,6 +327,23 @@ def test_other_names_need_no_decoding(folder: Path, tmp_path: Path) -> None:
         assert fastscribe(*export("txt", "--speaker-names", names)).returncode == 0
         assert speakers(out, "call", "txt") == expected
     assert "; their txt had other names of speakers" in fastscribe(*given, "-f", "txt", "--speaker-names", "A,B").stderr
+
+
+def test_formats_of_a_folder_are_named_where_none_is_given(folder: Path, tmp_path: Path) -> None:
+    """Names that are too many fail a recording until a run has fewer."""
+    out, call, mono = tmp_path / "out", folder / "call.wav", folder / "mono.wav"
+    given = ("-m", MODEL, "-o", out, "--speakers", "channels", "--speaker-names")
+    failed = fastscribe("transcribe", call, *given, "Anna,Berta,Carl", "-f", "srt,txt")
+    assert failed.returncode == 1 and "there are 3 names of speakers" in failed.stderr
+    done = fastscribe("transcribe", call, *given, "Anna,Berta", "-f", "srt,txt")
+    assert done.returncode == 0 and (out / "call.txt").exists() and "earlier" not in done.stderr
+    error = refused("export", out, "--speaker-names", "Eva,Karl")
+    assert "nothing to do: give --format; the folder has srt, txt: -f srt,txt" in error
+    rows_alone = fastscribe("transcribe", call, mono, *given, "Anna,Berta")
+    assert rows_alone.returncode == 0 and not (out / "mono.txt").exists()
+    line = f"{out}: earlier results have srt, txt, and this run writes rows alone: -f srt,txt makes these of all\n"
+    assert line in rows_alone.stderr
+    assert line not in fastscribe("transcribe", call, mono, *given, "Anna,Berta").stderr  # there is nothing to do
 
 
 def test_names_of_nobody_are_said(folder: Path, tmp_path: Path) -> None:
