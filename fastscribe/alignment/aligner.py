@@ -110,7 +110,7 @@ class Aligner(Transcriber):
         Args:
             inputs: As Transcriber.transcribe() takes them.
             text: A UTF-8 file with the text of one recording, or its subtitles (SubRip, WebVTT, ASS); or a folder with a .txt,
-                .srt, .vtt, .ass or .ssa of the name of each, where a recording without one is left out (`texts.without`);
+                .md, .srt, .vtt, .ass or .ssa of the name of each, where a recording without one is left out (`texts.without`);
                 None: the inputs are manifests, whose rows have a field `text`.
             ordered: As for Transcriber.transcribe().
             progress: As for Transcriber.transcribe().

@@ -168,7 +168,7 @@ def align(
     output = make_output(
         style, inputs, output_dir, shard, overwrite=overwrite, retry_failed=retry_failed, ordered=ordered, moved=moved
     )
-    texts.check(has_several=len(inputs) > 1, output=output.directory)
+    texts.check(has_several=len(inputs) > 1, output=output.directory, overwrite=overwrite)
     is_brief = quiet or is_one_short_file(inputs)
     path = str(locate(DEFAULT if model is None else model, say, show_progress=not (quiet or no_progress)))
     named = () if model or quiet else (PackagedModel("at the end" if is_brief else "first", is_usual=False),)

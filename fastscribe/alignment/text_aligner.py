@@ -19,6 +19,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise, starmap
+from operator import ne
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +30,7 @@ from fastscribe.alignment.cue_times import fill, place_cues
 from fastscribe.alignment.forced_alignment import Span, align, frames_needed
 from fastscribe.alignment.loose_alignment import MAX_CELLS, LooseAlignment, align_loosely
 from fastscribe.alignment.script import Counts, Script, Speller
-from fastscribe.alignment.texts import without_names
+from fastscribe.alignment.texts import untimed_lines, without_names
 from fastscribe.audio.failures import to_failure
 from fastscribe.config import ModelConfig
 from fastscribe.errors import AudioError, CheckpointError, ModelOutputError
@@ -194,6 +195,9 @@ class TextAligner:
         if num_names == 1 and any(tokens and one is None for one, tokens in zip(speakers, spoken, strict=False)):
             speakers = []  # a heading with a colon looks like a name, too
             self.counts.unnamed.append(audio.path)
+            whole = untimed_lines(stated or "")
+            if given is None and sum(map(ne, whole, text.split("\n"))) == 1:  # so it is spoken
+                script = self._speller.script("\n".join(whole))
         if not script.words:
             raise AudioError(audio.path, "its text is empty")
         if not script.has_letters:

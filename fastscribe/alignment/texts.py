@@ -16,7 +16,7 @@ import os
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -30,7 +30,16 @@ from fastscribe._system.text_layout import count_of, first_of
 from fastscribe.audio.failures import system_problem, to_failure
 from fastscribe.audio.inputs import is_pipe
 from fastscribe.errors import AudioError, UsageError
-from fastscribe.results.formats.cue_markup import has_times, plain_text
+from fastscribe.results.formats.cue_markup import (
+    DASHES,
+    LEADING_MARKS,
+    MUSIC,
+    OTHER_BRACKETS,
+    SOUNDS,
+    SQUARE_BRACKETS,
+    has_times,
+    plain_text,
+)
 from fastscribe.types import Failure, Source
 
 if TYPE_CHECKING:
@@ -67,16 +76,17 @@ class Texts:
     without: list[str] = field(default_factory=list)
     num_found: int = 0
 
-    def check(self, has_several: bool = False, output: Path | None = None) -> None:
+    def check(self, has_several: bool = False, output: Path | None = None, overwrite: bool = False) -> None:
         """Check the path before a run.
 
         Args:
             has_several: There are several recordings.
             output: The folder of the results.
+            overwrite: The results there are removed first.
 
         Raises:
-            UsageError: The path is missing, is one text for several recordings, or lies among results of transcribe, which
-                would give way to those of the run.
+            UsageError: The path is missing, is one text for several recordings, or lies among results that would give way to
+                those of the run: of transcribe, or of any run with `overwrite`.
         """
         if self.path is None:
             return
@@ -91,6 +101,10 @@ class Texts:
             if any("--align" not in read_header(paths.journal) for paths in journals_in(output)):
                 raise UsageError(
                     f"--text {self.path}: the texts lie in the output folder, among results of transcribe: give another -o"
+                )
+            if overwrite:
+                raise UsageError(
+                    f"--text {self.path}: the texts lie in the output folder, where --overwrite removes them: give another -o"
                 )
 
     def attach(self, source: Source | Failure) -> Source | Failure | None:
@@ -251,7 +265,7 @@ class Texts:
                 if has_unused_names:
                     self.unnamed.append(str(file))
             except NoCues as error:
-                if text.removeprefix("WEBVTT").strip():
+                if text.removeprefix("WEBVTT").strip() and not (format == "ass" and _is_empty_ass(text)):
                     raise AudioError(path, f"{os.fspath(file)}: {error}: no subtitles to align") from None
                 fields = {"text": ""}  # as of music
         if encoding is not None:
@@ -267,22 +281,22 @@ class Texts:
 OTHER_SUBTITLES = frozenset((".dfxp", ".itt", ".lrc", ".sami", ".sbv", ".scc", ".smi", ".stl", ".sub", ".ttml", ".usf"))
 _NO_TEXT = re.compile("[\0-\b\x0e-\x1f\ufffd]")
 _SNIFFED_LINES = 20  # without a timing line among them, a file is a text
-_SOUNDS = re.compile(
-    r"\[[^\[\]]*\]|\([^()]*\)|\{[^{}]*\}|（[^（）]*）|【[^【】]*】|［[^［］]*］|〔[^〔〕]*〕|\*[^*\n]+\*"
-)
 _NO_LETTER = "\u2060"  # a word joiner
-_BRACKETS = re.compile(r"\[[^\[\]]*\]")  # for sounds alone
-_DASHES, _MUSIC = "‐‑‒–—―−-", "♩♪♫♬#"
-_MARKS = frozenset(_DASHES + _MUSIC + "*~_•…<>|/\\.,:;!?\"'")
-_LEADING = re.compile(f"[{re.escape(f'>*•{_DASHES}{_MUSIC}')}\\s]+")
+_MAX_REPEATED = 20  # lines of a rolling caption, which has two or three
+_BRACKETS = re.compile(rf"{SQUARE_BRACKETS}|({OTHER_BRACKETS})")
+_MAX_SOUND_WORDS = 4  # in a line in round brackets; more may be spoken
+_MARKS = frozenset(DASHES + MUSIC + "*~_•…<>|/\\.,:;!?\"'")
+_LEADING = re.compile(rf"[{LEADING_MARKS}\s]+")
 _CLOCK = r"\d{1,3}(?::\d\d){1,2}(?:[.,]\d{1,3})?"  # as other tools and people write when a line begins
 _TIME = re.compile(rf"\A[\[(]{_CLOCK}[\])]\s*")
-_LABEL = re.compile(  # a name with a colon, and perhaps a time before it; or a name and a time that are the whole line
-    rf"([^:\n]{{1,40}}?)(?:\s*([\[(]{_CLOCK}[\])]\s*)?:(?=\s|$)|(?:\s*[\[(]|\s\s+)({_CLOCK})[\])]?\s*$)"
+# A name with a colon, and perhaps a time before it; or a name and a time that are the whole line. A bold name may have a colon.
+_LABEL = re.compile(
+    r"(\*\*[^\n]{1,36}?\*\*|[^:\n]{1,40}?)"
+    rf"(?:\s*([\[(]{_CLOCK}[\])]\s*)?:(?=\s|$)|(?:\s*[\[(]|\s\s+)({_CLOCK})[\])]?\s*$)"
 )
 _MAX_LABEL_WORDS = 4
-# In Markdown: a name whose colon is bold too, emphasis but that of names, and characters that are no markup.
-_BOLD_COLON = re.compile(r"\A(\*\*[^*:]{1,36}):\*\*(?!\S)")
+# In Markdown: a name, whose colon may be bold too, emphasis but that of names, and characters that are no markup.
+_BOLD_NAME = re.compile(r"\A\*\*((?:\\.|[^*\\\n]){1,36}?)(?:\*\*:|:\*\*)(?!\S)")
 _HEADING = re.compile(r"#{1,6}\s")
 _EMPHASIS = re.compile(
     r"(\\.|^\*\*(?:\\.|[^*\\\n]){1,36}\*\*:(?!\S))|(?<!\*)(\*{1,3})(?![\s*])([^*\\\n]*(?:\\.[^*\\\n]*){0,99})(?<!\s)\2(?!\*)"
@@ -291,6 +305,10 @@ _EMPHASIS = re.compile(
 )
 _ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
 _OWN_NAME = re.compile(r"(?:channel|speaker) \d+")  # of a speaker without a name (--speakers)
+
+
+def _is_empty_ass(text: str) -> bool:
+    return "[events]" in text.lower() and re.search(r"(?im)^\s*dialogue\s*:", text) is None
 
 
 class NoCues(ValueError):
@@ -379,7 +397,7 @@ def _without_repeats(cues: Sequence[list[str]]) -> list[list[str]]:
 
 
 def _num_repeated(before: Sequence[str], after: Sequence[str]) -> int:
-    counts = range(min(len(before), len(after)), 0, -1)
+    counts = range(min(len(before), len(after), _MAX_REPEATED), 0, -1)
     return next((count for count in counts if any(after[:count]) and before[-count:] == after[:count]), 0)
 
 
@@ -388,7 +406,7 @@ def _spoken(cues: Sequence[Sequence[str]], names: Sequence[Sequence[str]]) -> tu
 
     `names` are those in the markup of each. In a cue without any, they stand before lines.
     """
-    texts = [_SOUNDS.sub(" ", _SOUNDS.sub(" ", "\n".join(lines))) for lines in cues]  # twice: ([music])
+    texts = [SOUNDS.sub(" ", SOUNDS.sub(" ", "\n".join(lines))) for lines in cues]  # twice: ([music])
     lines = [
         [_LEADING.sub("", line, count=1) if _LEADING.match(line) else line for line in one.split("\n")] for one in texts
     ]
@@ -407,21 +425,40 @@ def _name_in(names: Sequence[str]) -> str | None:
 
 
 def without_markup(text: str) -> str:
-    """Return Markdown without headings, times and emphasis but that of names. Lines keep their numbers."""
-    lines = ("" if _HEADING.match(line) else _TIME.sub("", line) for line in text.splitlines())
-    text = "\n".join(_BOLD_COLON.sub(r"\1**:", line) for line in lines)
+    """Return Markdown without headings, times and emphasis but that of names. Lines keep their numbers.
+
+    The only bold name of a text is emphasis, unless a time stands before it.
+    """
+    lines = ["" if _HEADING.match(line) else line for line in text.splitlines()]
+    untimed = [_TIME.sub("", line) for line in lines]
+    is_timed = [line != own for line, own in zip(lines, untimed, strict=True) if _BOLD_NAME.match(own)]
+    name = r"\1:" if is_timed == [False] else r"**\1**:"
+    text = "\n".join(_BOLD_NAME.sub(name, line) for line in untimed)
     for _ in range(2):  # italics in bold
         text = _EMPHASIS.sub(r"\1\3\5", text)
     return _ESCAPED.sub(r"\1", text)
 
 
 def without_sounds(text: str) -> str:
-    """Return a text of as many words, in which sounds have no letters: text in square brackets, and lines in brackets alone."""
+    """Return a text of as many words, in which sounds have no letters.
+
+    These are text in square brackets, and a line of other brackets alone with a few words.
+    """
+
+    def without_letters(found: re.Match[str]) -> str:
+        return found[0] if found[1] and not is_sound else re.sub(r"\S", _NO_LETTER, found[0])
+
     lines = list[str]()
     for line in text.splitlines():
-        sounds = _BRACKETS if any(map(str.isalnum, _SOUNDS.sub("", line))) else _SOUNDS
-        lines.append(sounds.sub(lambda found: re.sub(r"\S", _NO_LETTER, found[0]), line))
+        is_alone = not any(map(str.isalnum, _BRACKETS.sub("", line)))
+        is_sound = is_alone and len(line.split()) <= _MAX_SOUND_WORDS
+        lines.append(_BRACKETS.sub(without_letters, line))
     return "\n".join(lines)
+
+
+def untimed_lines(text: str) -> list[str]:
+    """Return the lines of a text without the times before them."""
+    return [_TIME.sub("", line.lstrip()) for line in text.splitlines()]
 
 
 def without_names(text: str) -> tuple[str, list[str | None]]:
@@ -430,8 +467,9 @@ def without_names(text: str) -> tuple[str, list[str | None]]:
     A name may be bold, as `-f md` writes it. A line without a name is of the speaker before. None: before the first name.
     Times before lines and names, and behind names, are left out too.
     """
-    lines = [_TIME.sub("", line.lstrip()) for line in text.splitlines()]
-    labels = _labels(lines, max(2, sum(map(bool, lines))))
+    lines = untimed_lines(text)
+    num_spoken = sum(any(map(str.isalnum, _BRACKETS.sub("", line))) for line in lines)
+    labels = _labels(lines, max(2, num_spoken))
     speaker, speakers = None, []
     for number, line in enumerate(lines):
         name, lines[number] = _parted(line, labels)
@@ -446,19 +484,30 @@ def _parted(line: str, labels: set[str]) -> tuple[str, str]:
     return (label[1], line[label.end() :].lstrip()) if label and label[1] in labels else ("", line)
 
 
-def _labels(lines: Iterable[str], num_lines: int, begins_with_name: bool = False) -> set[str]:
-    """Return the speakers' names among what stands before a colon at the begin of a line. Of cues, the first may have one."""
-    found = [label for line in lines if (label := _LABEL.match(line))]
+def _labels(lines: Sequence[str], num_lines: int, begins_with_name: bool = False) -> set[str]:
+    """Return the speakers' names among what stands before a colon at the begin of a line. Of cues, the first may have one.
+
+    If names are bold, only these are names.
+    """
+    places = [_LABEL.match(line) for line in lines]
+    found = [label for label in places if label]
     counts = Counter(label[1] for label in found)
     timed = [label[1] for label in found if label[2] or label[3]]
-    # The minutes of a call, say, with a name before each line; or the subtitles of a dialogue.
-    is_named = counts.total() * 2 > num_lines or (begins_with_name and len(counts) > 1)
-    bold = {label for label in counts if label.startswith("**") and label.endswith("**")}
+    if bold := {label for label in counts if label.startswith("**") and label.endswith("**")}:
+        return bold
     names = {label for label in counts if len(label.split()) <= _MAX_LABEL_WORDS and any(map(str.isalpha, label))}
-    if counts.total() == num_lines > 1:  # as our own texts of dialogues are
-        return bold | names
+    if len(found) == num_lines > 1:  # as our own texts of dialogues are
+        return names
+    # The minutes of a call, say, with a name before each line; or the subtitles of a dialogue.
+    if len(counts) < len(found):
+        is_named = len(found) * 2 > num_lines or (begins_with_name and len(counts) > 1)
+    else:  # each comes once; so does "Remember: never .." in a text with capitals
+        texts = [line[label.end() if label else 0 :].lstrip() for label, line in zip(places, lines, strict=True)]
+        begins_small = any(label and text[:1].islower() for label, text in zip(places, texts, strict=True))
+        has_capitals = any(text != text.lower() for text in texts)
+        is_named = len(found) > 1 and len(found) * 2 >= num_lines and not (begins_small and has_capitals)
     repeated = {label for label in names if counts[label] > 1 or (len(timed) > 1 and label in timed)}
-    return bold | {label for label in names if _is_label(label, label in repeated, is_named)}
+    return {label for label in names if _is_label(label, label in repeated, is_named)}
 
 
 def _is_label(label: str, is_repeated: bool, is_named: bool) -> bool:
@@ -471,4 +520,4 @@ def _is_label(label: str, is_repeated: bool, is_named: bool) -> bool:
 def _words(line: str, labels: set[str]) -> Iterator[str]:
     for word in _parted(line, labels)[1].split():
         if not _MARKS.issuperset(word):
-            yield word.strip(_MUSIC[:-1])
+            yield word.strip(MUSIC[:-1])

@@ -164,6 +164,14 @@ def test_paragraphs_of_a_text_stay(aligner: Aligner, tmp_path: Path, names: tupl
     assert found.speakers == (("Anna", "Berta") if names[0] else ()) and not any(word.missing for word in found.words)
 
 
+def test_what_is_no_name_is_a_word(aligner: Aligner, tmp_path: Path) -> None:
+    """The only name of a text, which comes once and behind other words, may be a heading. Times are no words all the same."""
+    words = TEXTS[FILES[0].name].split()
+    text = f"{' '.join(words[:4])}\n[00:02] CROWD: {' '.join(words[4:])}"
+    found = aligned(aligner, tmp_path, {FILES[0].name: text})[FILES[0].name]
+    assert found.speakers == () and [word.text for word in found.words] == [*words[:4], "CROWD:", *words[4:]]
+
+
 def test_a_word_that_is_not_written_follows_those_around_it(aligner: Aligner, tmp_path: Path) -> None:
     """An unspoken title has no subtitle, with a figure, too."""
     text = f"ox an β ox β\n{TEXTS[FILES[0].name]} β"

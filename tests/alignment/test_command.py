@@ -21,6 +21,7 @@ ROWS = [json.loads(line) for line in (DATA / "manifest.jsonl").read_text(encodin
 TEXTS = {Path(row["audio_filepath"]).name: row["text"] for row in ROWS}
 SENTENCE = TEXTS[FILES[0].name]
 OUT = "out"
+MUSIC = "[Script Info]\nScriptType: v4.00+\n\n[Events]\nFormat: Layer, Start, End, Style, Name, Effect, Text\n"
 
 
 def align(*arguments: object, **options) -> subprocess.CompletedProcess[str]:
@@ -94,12 +95,18 @@ def test_folder_of_texts_resumes(tmp_path: Path) -> None:
 
 def test_a_folder_without_a_text_is_an_error(tmp_path: Path) -> None:
     """An empty text, such as the program's own of music, is none."""
-    for name, content in (("a.txt", "\n"), ("b.md", "# b (00:07)\n"), ("c.srt", ""), ("d.vtt", "WEBVTT\n\n")):
+    for name, content in (
+        ("a.txt", "\n"),
+        ("b.md", "# b (00:07)\n"),
+        ("c.srt", ""),
+        ("d.vtt", "WEBVTT\n\n"),
+        ("e.ass", MUSIC),
+    ):
         (tmp_path / name).write_text(content, encoding="utf-8")
-    for name in "abcde":
+    for name in "abcdef":
         shutil.copy(FILES[0], tmp_path / f"{name}.flac")
     error = refused("align", tmp_path, "--text", tmp_path, "--quiet", "--model", MODEL)
-    assert "5 recordings left out that have no text (.txt, .md, .srt, .vtt, .ass, .ssa) in" in error
+    assert "6 recordings left out that have no text (.txt, .md, .srt, .vtt, .ass, .ssa) in" in error
 
 
 def test_the_edited_one_of_a_runs_texts_counts(tmp_path: Path) -> None:
@@ -174,6 +181,12 @@ def test_texts_in_the_output_folder_are_not_removed(tmp_path: Path) -> None:
         assert "the texts lie in the output folder, among results of transcribe: give another -o" in error
         assert sorted(path.name for path in out.iterdir()) == before
     (text := tmp_path / "a.txt").write_text(SENTENCE, encoding="utf-8")
+    (own := tmp_path / "own").mkdir()
+    shutil.copy(text, own / f"{FILES[0].stem}.txt")
+    assert align(FILES[0], "--text", own, "-o", own, "-f", "txt").returncode == 0
+    error = refused("align", FILES[0], "--text", own, "-o", own, "-f", "txt", "--overwrite", "--model", MODEL)
+    assert f"{own}: the texts lie in the output folder, where --overwrite removes them: give another -o" in error
+    assert (own / f"{FILES[0].stem}.txt").is_file()
     other = refused("align", FILES[0], "--text", text, "-o", out, "-f", "srt", "--model", MODEL)
     assert f"{out}: holds results of transcribe: use another folder" in other
 

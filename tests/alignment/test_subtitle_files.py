@@ -22,6 +22,7 @@ TIMES = (
     "00:00:03,000 --> 00:00:04,000",
     "00:00:05,000 --> 00:00:06,000",
     "00:00:07,000 --> 00:00:08,000",
+    "00:00:09,000 --> 00:00:10,000",
 )
 ASS = """[Script Info]
 ScriptType: v4.00+
@@ -106,18 +107,22 @@ def test_names_before_lines() -> None:
         (["Anna: one", "two\nAnna: three"], ["one", "two three"], []),
         (["one", "Anna: two", "Anna: three"], ["one", "two", "three"], []),
         (["one", "ANNA: two", "BOB: six"], ["one", "two", "six"], ["", "ANNA", "BOB"]),
+        (["Narrator: One.", "Two.", "Remember: three.", "Four."], None, []),
+        (["Narrator: One.", "Remember: two.", "Three."], None, []),
+        (["Narrator: One.", "Two.", "Later: Three.", "Four.", "Five."], None, []),
+        (["Narrator: One."], None, []),
     ],
     ids=[
         "first of each turn", "after a sound", "small letters", "two in a cue", "behind another", "not the first",
-        "a dialogue with a title",
+        "a dialogue with a title", "other begins", "more of them", "too few", "a lone one",
     ],
 )  # fmt: skip
-def test_names_tell_who_speaks_each_cue(cues: list[str], words: list[str], speakers: list[str]) -> None:
+def test_names_tell_who_speaks_each_cue(cues: list[str], words: list[str] | None, speakers: list[str]) -> None:
     """Without a name, that is the speaker before. If they do not tell it of every cue behind the first name, no cue has one."""
     given = read_subtitles(srt(*cues), "srt")
-    assert given[0].split("\n") == words
+    assert given[0].split("\n") == (words or cues), "words that are no name stay"
     assert [cue["speaker"] for cue in given[1]["cues"] if "speaker" in cue] == speakers
-    assert given[2] == (not speakers)
+    assert given[2] == (words is not None and not speakers)
 
 
 def test_voices_of_webvtt() -> None:
@@ -295,6 +300,7 @@ def test_formats() -> None:
         ("张三: 你好\n李四: 再见", "你好\n再见", ["张三", "李四"]),
         ("Title\n\nAnna:\nHi.\nAnna: Yes.", "Title\n\n\nHi.\nYes.", [None, None, "Anna", "Anna", "Anna"]),
         ("Note: a door.", "Note: a door.", [None]),
+        ("Note: a door.\nBye.\nRemember: go.", None, [None] * 3),
         ("One thing: it\nis so: never\nat all\nagain and\nagain", None, [None] * 5),
         ("at 10:30 we\nhttp://a.b c\nhe said: no", None, [None] * 3),
         ("", "", []),
@@ -303,6 +309,7 @@ def test_formats() -> None:
             "Hi.\nSo there.\nYes.",
             ["Anna", "Anna", "A Lady of the House"],
         ),
+        ("**Dr: No**: Hi.\n**Anna**: Yes.\nRemember: no.", "Hi.\nYes.\nRemember: no.", ["Dr: No", "Anna", "Anna"]),
         ("[00:00:10] Ben: one\n[1:02.5] Anna: two", "one\ntwo", ["Ben", "Anna"]),
         ("(0:10) one\n[10:30] two", "one\ntwo", [None] * 2),
         ("BEN (00:05): one\nsix\nAnna [0:09]: two\nten", "one\nsix\ntwo\nten", ["BEN", "BEN", "Anna", "Anna"]),
@@ -321,6 +328,9 @@ def test_names_in_a_text(text: str, spoken: str | None, speakers: list[str | Non
         ("**one** *two* __three__ _four_ ***five*** **six *seven* eight**", "one two three four five six seven eight"),
         (r"5 * 3 * 2 \*one\* two_three_four **five \* six**", "5 * 3 * 2 *one* two_three_four five * six"),
         ("**one** two **three", "one two **three"),
+        ("One.\n\n**He:** two.\n\nThree.", "One.\n\nHe: two.\n\nThree."),
+        ("[00:01] **Anna:** One.\n\nTwo.", "**Anna**: One.\n\nTwo."),
+        ("**Dr: No:** One.\n**Dr: No**: Two.", "**Dr: No**: One.\n**Dr: No**: Two."),
     ],
 )
 def test_markdown(given: str, text: str) -> None:
@@ -329,9 +339,16 @@ def test_markdown(given: str, text: str) -> None:
 
 
 def test_sounds_in_a_text_are_not_spoken() -> None:
-    """Within a line, round brackets and asterisks are as good as commas."""
-    text = "(Jingle 7)\n*sighs*\nHe (the\tman) *said* [door slams] no."
+    """Within a line, round brackets are as good as commas; a sentence in them is spoken, and so are words in asterisks."""
+    text = "(Jingle 7)\n[a bell rings in the tower]\nHe (the\tman) *said* [door slams] no.\n(So he did say it.)\n*She was.*"
     silent = without_sounds(text)
     assert silent.split("\n")[2].replace("\u2060", "") == "He (the\tman) *said*   no."
     assert list(map(len, silent.split())) == list(map(len, text.split()))
     assert not any(map(str.isalnum, "".join(silent.split("\n")[:2])))
+    assert silent.split("\n")[3:] == text.split("\n")[3:]
+
+
+def test_many_equal_lines_are_compared_at_once() -> None:
+    """Rolling captions repeat a few lines."""
+    many = "No!\n" * 40_000
+    assert [len(one.split()) for one in spoken(srt(many, many))] == [40_000] * 2

@@ -72,6 +72,8 @@ def to_ass(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE) -> str:
         for event, cue in zip(file, cues, strict=True):
             event.start, event.end = cue.start_ms, cue.end_ms
             event.name = event.name and (names[cue.speaker] or event.name)
+            if cue.speaker and cue.given and cue.given.speaker != cue.speaker:
+                event.text = cue.given.renamed(_escape(clean_text(cue.speaker))) or event.text
     else:
         file = SSAFile()
         file.info = dict(_INFO)

@@ -21,6 +21,12 @@ _ENTITY = re.compile(r"&(?:#\d+|#[xX][0-9a-fA-F]+|[A-Za-z][A-Za-z0-9]*);")
 _OVERRIDE = re.compile(r"\\(?P<name>[ibup])(?P<value>\d+)")
 _MICRODVD = re.compile(r"[A-Za-z]:")  # {y:i}, which players hide in SubRip too
 _MARKS = frozenset("ibu")
+# What is shown but not spoken: sounds, and what stands before a line.
+SQUARE_BRACKETS = r"\[[^\[\]]*\]"
+OTHER_BRACKETS = r"\([^()]*\)|\{[^{}]*\}|（[^（）]*）|【[^【】]*】|［[^［］]*］|〔[^〔〕]*〕"
+SOUNDS = re.compile(rf"{SQUARE_BRACKETS}|{OTHER_BRACKETS}|\*[^*\n]+\*")
+DASHES, MUSIC = "‐‑‒–—―−-", "♩♪♫♬#"
+LEADING_MARKS = re.escape(f">*•{DASHES}{MUSIC}")
 _WORD_JOINER = "\u2060"
 _ROUND_BRACKETS = str.maketrans("{}", "()")
 _ASS_ESCAPE = re.compile(r"\\(?=[nNhH])")
@@ -48,6 +54,17 @@ def plain_text(text: str, format: str) -> str:
     shown = "".join(part for part in _parts(text, format) if isinstance(part, str))
     lines = (clean_text(line) for line in shown.split("\n"))
     return "\n".join(line for line in lines if line)
+
+
+def spaced_text(text: str, format: str) -> str:
+    """Return a cue's text with spaces in place of its markup, of the same length and with its line breaks."""
+
+    def spaced(found: re.Match[str]) -> str:
+        if not _is_markup(found, format):
+            return found[0]
+        return " \n" if found["escape"] in ("N", "n") else re.sub(r"[^\n]", " ", found[0])
+
+    return _TAG.sub(spaced, text)
 
 
 def convert(text: str, given: str, wanted: str) -> str:

@@ -14,13 +14,21 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from fastscribe._system.text_layout import num_columns
+from fastscribe._system.text_layout import clean_text, num_columns
 from fastscribe.config import SubtitleStyle
-from fastscribe.results.formats.cue_markup import convert, plain_text
+from fastscribe.results.formats.cue_markup import (
+    LEADING_MARKS,
+    SOUNDS,
+    convert,
+    escape_srt,
+    escape_vtt,
+    plain_text,
+    spaced_text,
+)
 from fastscribe.types import Segment, Transcript
 
 FORMATS = ("srt", "vtt", "ass")
-_TAG = r"<[^<>]*>|\{[^{}]*\}"
+_VOICE = r"(?P<voice><v(?:\.[^\s<>]*)?\s+)"  # of WebVTT
 
 
 class GivenCue(NamedTuple):
@@ -42,9 +50,25 @@ class GivenCue(NamedTuple):
             speaker: Who speaks it; may have another name now.
             name: Stands before a text in another format, in place of the name that the cue has.
         """
-        if format != self.format or (speaker and self.speaker not in ("", speaker)):
+        if format != self.format:
             return name + convert(self._unnamed, self.format, format)
-        return "\n".join(line for line in self.text.split("\n") if line.strip())
+        text = "\n".join(line for line in self.text.split("\n") if line.strip())
+        if not speaker or self.speaker in ("", speaker):
+            return text
+        renamed = self.renamed((escape_srt if format == "srt" else escape_vtt)(clean_text(speaker)))
+        return name + text if renamed is None else renamed
+
+    def renamed(self, name: str) -> str | None:
+        """Return the text with another name of its speaker, which is in the markup of the cue; None if it has no name."""
+        places = [(begin, end) for begin, end, _ in self._names]
+        if self.format == "vtt":
+            voices = re.finditer(rf"{_VOICE}(?P<name>{self._name_pattern})\s*>", self.text)
+            places = sorted([*places, *(found.span("name") for found in voices)])
+        parts, at = list[str](), 0
+        for begin, end in places:
+            parts += self.text[at:begin], name
+            at = end
+        return "".join(parts) + self.text[at:] if places else None
 
     def is_shown(self, format: str) -> bool:
         """Return False for a cue without text, such as a drawing, in another format than its own."""
@@ -57,11 +81,37 @@ class GivenCue(NamedTuple):
 
     @property
     def _unnamed(self) -> str:
-        """The text without the speaker's name and its colon."""
+        """The text without the speaker's name and its colon before lines."""
+        text, at = "", 0
+        for begin, end, colon in self._names:
+            between = self.text[end:colon].strip()  # such as a tag that ends, or (V.O.)
+            text += self.text[at:begin] + between + (" " if SOUNDS.search(spaced_text(between, self.format)) else "")
+            at = colon + 1
+            while self.text[at : at + 1].isspace() and self.text[at] != "\n":
+                at += 1
+        return text + self.text[at:]
+
+    @property
+    def _name_pattern(self) -> str:
+        """What matches the speaker's name as files have it: with any spaces, and with entities for characters."""
+        return r"[^\S\n]+".join(
+            "".join(rf"(?:{re.escape(character)}|&#?\w{{1,31}};)" for character in word)
+            for word in self.speaker.split()
+        )
+
+    @property
+    def _names(self) -> list[tuple[int, int, int]]:
+        """Begin and end of the speaker's name before lines of the text, and the place of its colon.
+
+        Around it may be what is not spoken: markup, sounds, dashes, music signs.
+        """
         if not self.speaker:
-            return self.text
-        before, name = rf"(?:{_TAG}|[\s>*•‐-―−-])*?", re.escape(self.speaker)
-        return re.sub(rf"\A({before}){name}((?:{_TAG})*)\s*:(?![^\s<{{\\])[^\S\n]*", r"\1\2", self.text)
+            return []
+        text = spaced_text(self.text, self.format)
+        for _ in range(2):  # ([music])
+            text = SOUNDS.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
+        names = re.finditer(rf"(?m)^(?:[{LEADING_MARKS}]|[^\S\n])*({self._name_pattern})[^\S\n]*(:)(?!\S)", text)
+        return [(*found.span(1), found.start(2)) for found in names]
 
 
 @dataclass(frozen=True)
@@ -84,14 +134,14 @@ def cues_of_row(row: Mapping[str, Any] | None) -> GivenCues | None:
         return None
     if len(text.split("\n")) != len(cues):
         return None
-    return GivenCues(given["format"], _text(given.get("header", "")), cues)
+    return GivenCues(given["format"], _text(given.get("header") or ""), cues)
 
 
 def _cue(given: Mapping[str, Any], format: str) -> GivenCue:
     start_s, end_s = float(given["start"]), float(given["end"])
     if not (math.isfinite(start_s) and math.isfinite(end_s)):
         raise ValueError("a cue without times")
-    id, settings, speaker = (" ".join(_text(given.get(name, "")).split()) for name in ("id", "settings", "speaker"))
+    id, settings, speaker = (" ".join(_text(given.get(name) or "").split()) for name in ("id", "settings", "speaker"))
     return GivenCue(format, start_s, max(start_s, end_s), _text(given["text"]), id, settings, speaker)
 
 

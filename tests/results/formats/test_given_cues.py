@@ -11,7 +11,7 @@ import pytest
 from pysubs2 import SSAFile
 
 from fastscribe.config import SpeakerNames, SubtitleStyle
-from fastscribe.results.formats.given_cues import cues_of_row
+from fastscribe.results.formats.given_cues import GivenCue, cues_of_row
 from fastscribe.results.formats.speaker_names import with_speaker_names
 from fastscribe.results.formats.writers import render
 from fastscribe.types import AudioInfo, Segment, Transcript, Word
@@ -129,6 +129,53 @@ def test_speakers_are_named_as_each_format_does() -> None:
         renamed = shown(with_speaker_names(found, SpeakerNames(in_order=("Eve", "Bob"))), given)
         assert "Eve" in renamed[0] and "Anna" not in "".join(renamed) and renamed[2] == texts[given][2]
         assert re.findall(r"\nDialogue.*,Speaker .,(.*?),", render(found, "ass")) == ["Anna", "Anna", "Bob"]
+
+
+@pytest.mark.parametrize(
+    ("format", "text", "other", "renamed"),
+    [
+        ("srt", "ANNA (V.O.): one", "(V.O.) one", "EVE (V.O.): one"),
+        ("srt", "ANNA [on phone] :\none", "[on phone]\none", "EVE [on phone] :\none"),
+        ("srt", "([sighs])\n♪ <i>ANNA</i>: one ♪", "([sighs])\n♪ <i></i>one ♪", "([sighs])\n♪ <i>EVE</i>: one ♪"),
+        ("srt", "*sighs* ANNA: <b>one</b>\n# ANNA: two", "*sighs* <b>one</b>\n# two", None),
+        ("srt", "one, ANNA: two", "one, ANNA: two", ""),
+        ("vtt", "ANNA: <c.red>one</c>", "one", "EVE: <c.red>one</c>"),
+        ("vtt", "<v.loud ANNA><c.red>one</c>", "one", "<v.loud EVE><c.red>one</c>"),
+        ("ass", "{\\an8}ANNA:\\None", "one", "{\\an8}EVE:\\None"),
+    ],
+)
+def test_a_name_among_what_is_not_spoken(format: str, text: str, other: str, renamed: str | None) -> None:
+    """In another format it is not written twice; another name takes its place."""
+    given = GivenCue(format, 0, 1, text, speaker="ANNA")
+    assert given.markup("vtt" if format == "srt" else "srt").strip() == other
+    assert given.renamed("EVE") == (text.replace("ANNA", "EVE") if renamed is None else renamed or None)
+
+
+def test_a_name_with_entities() -> None:
+    shown = GivenCue("srt", 0, 1, "Ann <\u2060x>: one", speaker="Ann <\u2060x>")  # no tag
+    assert shown.lines == ("one",)
+    given = GivenCue("vtt", 0, 1, "Tom &amp; Jo: <i>one</i>", speaker="Tom & Jo")
+    assert given.markup("srt", "Tom & Jo", "Tom & Jo: ") == "Tom & Jo: <i>one</i>"
+    assert given.markup("vtt", "A < B") == "A &lt; B: <i>one</i>"
+
+
+def test_many_lines_are_searched_for_names_at_once() -> None:
+    given = GivenCue("srt", 0, 1, "-\n" * 100_000 + "ANNA: x\n" * 100_000, speaker="ANNA")
+    assert len(given.lines) == 200_000
+
+
+def test_a_name_in_the_text_of_ass_has_another() -> None:
+    cues = [{"start": 0, "end": 1, "text": "{\\i1}Bob: one", "speaker": "Bob"}]
+    line = "Dialogue: 0,0:00:00.00,0:00:01.00,Fancy,,0,0,0,,{\\i1}"
+    found = transcript_of({"format": "ass", "header": f"[Events]\n{line}Bob: one\n", "cues": cues}, [("one", 0.0, 1.0)])
+    by_eve = replace(found, segments=(replace(found.segments[0], speaker="Eve {2}"),))
+    assert render(by_eve, "ass").splitlines()[-1] == f"{line}Eve (2): one"
+
+
+def test_a_speaker_that_is_null_is_none() -> None:
+    cue = {"start": 0, "end": 1, "text": "a", "speaker": None, "id": None, "settings": None}
+    given = cues_of_row({"text": "a", "subtitles": {"format": "vtt", "header": None, "cues": [cue]}})
+    assert given is not None and given.header == "" and given.cues == (GivenCue("vtt", 0, 1, "a"),)
 
 
 def shown(transcript: Transcript, format: str) -> list[str]:
