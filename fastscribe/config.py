@@ -536,7 +536,9 @@ def _check_number(name: str, value: object, least: int, most: int | None, other:
     if value is None or (name == "batch_frames" and isinstance(value, str) and value == "auto"):
         return
     if type(value) is not int or value < least or (most is not None and value > most):
-        raise OptionError(name, value, f"not a number from {least}" + (f" to {most:,}" if most is not None else other))
+        whole = "whole " if isinstance(value, float) else ""
+        to = f" to {most:,}" if most is not None else other
+        raise OptionError(name, value, f"not a {whole}number from {least}{to}")
 
 
 def _phrases(given: Iterable[str | tuple[Any, ...]]) -> tuple[Phrase, ...]:

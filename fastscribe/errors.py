@@ -32,12 +32,13 @@ from fastscribe._system.text_layout import escaped
 
 _REPR = reprlib.Repr()
 _REPR.maxlevel, _REPR.maxstring, _REPR.maxother = 3, 120, 120
-_OUT_OF_MEMORY = (
+_OUT_OF_MEMORY = (  # patterns
     "out of memory",
     "allocate memory",
     "alloc_failed",
     "bad_alloc",
-    "could not create a primitive",  # oneDNN has no memory for the code that it makes
+    # oneDNN has no memory for the code that it makes. That it has no descriptor of one means that it cannot do it at all.
+    "could not create a primitive(?! descriptor)",
     "failed to map segment",  # of a library
 )
 _MAX_NAMES = 10  # weights named in a message
@@ -61,7 +62,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
     return isinstance(error, (RuntimeError, ImportError)) and any(
-        words in str(error).lower() for words in _OUT_OF_MEMORY
+        re.search(words, str(error).lower()) for words in _OUT_OF_MEMORY
     )
 
 

@@ -14,8 +14,6 @@ from fastscribe.audio import remote_file
 from tests.conftest import AUDIO, MODELS
 from tests.helpers.object_store import FaultyStore, object_store
 from tests.helpers.processes import fastscribe, refused
-from tests.helpers.scenes import NO_MODEL
-from tests.helpers.warm_process import WARM
 
 MODEL = MODELS / "tdt_demo" / "model.nemo"
 FILES = sorted(AUDIO.glob("0*.flac"))
@@ -103,21 +101,6 @@ def test_resume_by_size_and_version(server: FaultyStore, tmp_path: Path) -> None
     assert [request for request in server.requests if "GET /bucket/audio/" in request] == [
         f"GET /bucket/audio/{FILES[1].name}"
     ]
-
-
-def test_a_folder_in_a_store_that_is_done_asks_for_no_model(server: FaultyStore, tmp_path: Path) -> None:
-    arguments = ("transcribe", f"{FOLDER}/*9_*", "-m", MODEL, "-o", tmp_path)
-    assert fastscribe(*arguments).returncode == 0
-    server.requests.clear()
-    again = WARM.python(f"{NO_MODEL}from fastscribe.cli import main\nmain()", *arguments)
-    assert again.returncode == 0, again.stderr
-    assert again.stderr == f"fastscribe: {tmp_path}: the input is done: there is nothing to do\n"
-    assert not [request for request in server.requests if FILES[8].name in request]
-    before = (tmp_path / "transcripts.jsonl").read_text()
-    server.put(f"bucket/audio/{FILES[8].name}", FILES[4].read_bytes())
-    changed = fastscribe(*arguments)
-    server.put(f"bucket/audio/{FILES[8].name}", FILES[8].read_bytes())
-    assert changed.returncode == 0 and (tmp_path / "transcripts.jsonl").read_text() != before
 
 
 def test_lists_in_a_store(server: FaultyStore, transcriber: Transcriber, expected: dict[str, str]) -> None:

@@ -134,8 +134,11 @@ def from_folder(folder: str, id_prefix: str, left_out: Counter[str]) -> Iterator
             yield file_source(path, os.path.join(id_prefix, entry))
     texts.settle()
     if empty:
-        archives = f"; of tar archives name each: {quote(os.path.join(folder, '*.tar'))}" if left_out[".tar"] else ""
-        yield input_failure(folder, f"no audio in this folder{archives}")
+        yield input_failure(folder, f"no audio in this folder{_archives_hint(folder, left_out)}")
+
+
+def _archives_hint(folder: str, left_out: Counter[str]) -> str:
+    return f"; of tar archives name each: {quote(os.path.join(folder, '*.tar'))}" if left_out[".tar"] else ""
 
 
 def _is_taken(path: str, left_out: Counter[str]) -> bool:
@@ -198,11 +201,14 @@ def from_pattern(pattern: str, left_out: Counter[str], from_path: FromPath) -> I
         matches = _deep_matches(prefix, patterns, left_out, from_path)
     else:
         matches = _flat_matches(prefix, patterns, left_out, from_path)
-    empty = True
+    empty, before = True, left_out.total()
     for match in matches:
         empty = False
         yield match
-    if empty:
+    if empty and left_out.total() > before:
+        hint = _archives_hint(os.path.dirname(pattern), left_out)
+        yield input_failure(pattern, f"no audio in what matches this pattern{hint}")
+    elif empty:
         yield input_failure(pattern, "no such file, and nothing matches it as a pattern")
 
 

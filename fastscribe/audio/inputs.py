@@ -100,7 +100,7 @@ def _from_list(where: str, blocks: Iterable[bytes], left_out: Counter[str]) -> I
     from fastscribe.audio.path_lists import path_rows, paths_in
 
     try:
-        for _, given in path_rows(where, enumerate(paths_in(blocks), start=1), os.path.lexists):
+        for _, given in path_rows(where, paths_in(blocks), os.path.lexists):
             path = meant(given)
             if is_url(path):
                 yield from _from_url(path, left_out, has_patterns=False)

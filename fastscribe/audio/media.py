@@ -88,11 +88,6 @@ class EncodedBytes:
 class RemoteMedium:
     """A recording at a URL (remote_file.py), which tells one from others without the code that talks to stores."""
 
-    @property
-    def stated_bytes(self) -> int | None:
-        """The size, if it is known without a request."""
-        raise NotImplementedError
-
     def share(self) -> None:
         """Let a copy of this file that another process sends back find what is known of the object, and its bytes."""
         raise NotImplementedError

@@ -9,6 +9,7 @@ import locale
 import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 from fastscribe._system.urls import is_url, name_of
 from fastscribe.audio.formats import is_audio_name
@@ -18,14 +19,22 @@ from fastscribe.audio.json_lines import NotAList
 _SHOWN = 40  # characters of a line that is no path
 
 
-def path_rows(
-    where: str, entries: Iterable[tuple[int, bytes]], is_there: Callable[[str], bool]
-) -> Iterator[tuple[int, str]]:
-    """Yield the paths of a list with the numbers of their lines, or their own. Comments, which begin with #, are left out.
+class PathEntry(NamedTuple):
+    """An entry of a list of paths."""
+
+    number: int  # of its line, or its own
+    content: bytes
+    is_line: bool  # False: a NUL ends it, so that it is a path, and no comment
+
+
+def path_rows(where: str, entries: Iterable[PathEntry], is_there: Callable[[str], bool]) -> Iterator[tuple[int, str]]:
+    """Yield the paths of a list with the numbers of their lines, or their own.
+
+    Comments, which are lines that begin with #, are left out; the name of a file that is there is none.
 
     Args:
         where: The list's path or URL.
-        entries: From entries_in().
+        entries: From entries_in() or paths_in().
         is_there: Tells whether a path is a file's.
 
     Raises:
@@ -33,13 +42,13 @@ def path_rows(
             whose parts are one recording.
     """
     is_first = True
-    for number, entry in entries:
-        path = _decoded(entry).removeprefix("\ufeff")  # a byte order mark
-        if path.startswith("#EXT-X-"):
+    for number, content, is_line in entries:
+        path = _decoded(content).removeprefix("\ufeff")  # a byte order mark
+        if is_line and path.startswith("#EXT-X-"):
             made = os.path.splitext(name_of(where) if is_url(where) else os.path.basename(where))[0] + ".m4a"
             command = f"ffmpeg -i {shlex.quote(where)} -vn -c:a copy {shlex.quote(made)}"
             raise NotAList(f"is an HLS playlist, whose parts are one recording: make a file of it: {command}")
-        if path.startswith("#EXT") or (path.startswith("#") and not is_audio_name(path)):  # #EXTM3U of playlists
+        if is_line and _looks_like_comment(path) and not is_there(path):
             continue
         if path != (bare := _bare(path)) and not is_there(path):
             path = bare
@@ -48,6 +57,10 @@ def path_rows(
             raise NotAList(f"is text, and no list of recordings: its first line, {shown!r}, is no path of one")
         is_first = False
         yield number, path
+
+
+def _looks_like_comment(path: str) -> bool:
+    return path.startswith("#EXT") or (path.startswith("#") and not is_audio_name(path))  # #EXTM3U of playlists
 
 
 def _bare(path: str) -> str:
@@ -64,23 +77,29 @@ def _decoded(name: bytes) -> str:
         return name.decode(locale.getpreferredencoding(False), "backslashreplace")
 
 
-def entries_in(head: bytes, lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-    """Yield a file's entries with the numbers of their lines, or their own. `head` is its first line that is not blank."""
+def entries_in(head: bytes, lines: Iterable[tuple[int, bytes]]) -> Iterator[PathEntry]:
+    """Yield a file's entries. `head` is its first line that is not blank."""
     if b"\0" in head:
-        yield from enumerate(paths_in(line for _, line in lines), start=1)
+        yield from paths_in(line for _, line in lines)
         return
     for number, line in lines:
-        yield number, line.rstrip(b"\r\n")
+        yield PathEntry(number, line.rstrip(b"\r\n"), is_line=True)
 
 
-def paths_in(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the paths of a list, none of them blank.
+def paths_in(blocks: Iterable[bytes]) -> Iterator[PathEntry]:
+    """Yield the entries of a list with their own numbers. Blank ones are left out.
 
     The first block with a separator decides: a NUL in it is no part of a path, so then all paths end in one.
 
     Args:
         blocks: The list's bytes, cut anywhere.
     """
+    for number, (path, separator) in enumerate(_split(blocks), start=1):
+        yield PathEntry(number, path, is_line=separator != b"\0")
+
+
+def _split(blocks: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the paths of a list that are not blank, each with what separates it from the next."""
     separator, rest = b"", b""
     for block in blocks:
         rest += block
@@ -100,7 +119,7 @@ def lines_in(blocks: Iterable[bytes]) -> Iterator[bytes]:
     yield rest
 
 
-def _not_blank(paths: Iterable[bytes], separator: bytes) -> Iterator[bytes]:
+def _not_blank(paths: Iterable[bytes], separator: bytes) -> Iterator[tuple[bytes, bytes]]:
     for path in paths:
         if path.strip():
-            yield path if separator == b"\0" else path.rstrip(b"\r")
+            yield path if separator == b"\0" else path.rstrip(b"\r"), separator

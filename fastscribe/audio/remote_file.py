@@ -70,6 +70,7 @@ class RemoteFile(RemoteMedium):
 
     @property
     def stated_bytes(self) -> int | None:
+        """The size, if it is known without a request."""
         found = self._found if self._object is None else self._object.found
         return None if found is None else found.size
 

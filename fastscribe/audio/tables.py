@@ -39,7 +39,8 @@ def table_rows(
     stated = _SEPARATOR.fullmatch(first)  # Excel's
     header, delimiter = _header(next(text, ""), stated[1]) if stated else _header(first, _DELIMITERS[kind])
     columns = [_column(name, position) for position, name in enumerate(header, start=1)]
-    column = next(name for name in PATH_NAMES if name in columns)
+    spelt = {name.lower(): name for name in columns}
+    column = next(spelt[name] for name in PATH_NAMES if name in spelt)
     # In a table with tabs quotes are part of the text: Common Voice has sentences with a single one.
     quotes = delimiter != "\t"
     reader = csv.reader(text, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE, strict=True)
@@ -77,7 +78,7 @@ def _header(line: str, delimiters: str) -> tuple[list[str], str]:
 def _column(name: str, position: int) -> str:
     name = name.strip()
     lower = name.lower()
-    return lower if lower in (*PATH_NAMES, *NUMBERS) else name or f"column_{position}"
+    return lower if lower in ("audio_filepath", *NUMBERS) else name or f"column_{position}"
 
 
 def _row(

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from fastscribe.audio.formats import STDIN
+from fastscribe.audio.inputs import expand
 from fastscribe.bench import roofline, speed, throughput_passes
 from fastscribe.bench.machine import release
 from fastscribe.bench.result import result
@@ -124,7 +126,8 @@ def _of_equal_batches(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _recordings(transcriber: Transcriber, settings: Settings, folder: Path) -> Recordings:
-    inputs, clips = settings.inputs, settings.clips
+    clips = settings.clips
+    inputs = list(expand(settings.inputs)) if STDIN in settings.inputs else settings.inputs  # stdin is read once
     if clips is not None:
         if not inputs:
             return speed.make_recordings(folder, clips)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from statistics import median
@@ -106,13 +106,18 @@ def read_batches(transcriber: Transcriber, inputs: Sequence[Any]) -> tuple[list[
     return batches, failures
 
 
-def spread_over(inputs: Sequence[str], count: int) -> list[Source | Failure]:
+def spread_over(inputs: Sequence[Any], count: int) -> list[Source | Failure]:
     """Return `count` recordings that are spread over those of the inputs, or all if there are no more."""
-    num_all = sum(1 for _ in expand(inputs))
-    return [found for number, found in enumerate(expand(inputs)) if number * count % num_all < count]
+    num_all = sum(1 for _ in _expanded(inputs))
+    return [found for number, found in enumerate(_expanded(inputs)) if number * count % num_all < count]
 
 
-def with_audio(transcriber: Transcriber, inputs: Sequence[str], count: int, audio_s: float) -> int:
+def _expanded(inputs: Sequence[Any]) -> Iterator[Source | Failure]:
+    for given in inputs:
+        yield from expand([given]) if isinstance(given, str) else [given]
+
+
+def with_audio(transcriber: Transcriber, inputs: Sequence[Any], count: int, audio_s: float) -> int:
     """Return the number of recordings that together hold about `audio_s`, by the lengths of `count` of them."""
     looked_at: Sequence[Any] = spread_over(inputs, count)
     with closing(transcriber._new_run()) as run:

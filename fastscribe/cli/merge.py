@@ -56,5 +56,8 @@ def merge(
     ):
         if numbers:
             say(f"{what}: {', '.join(f'{number}/{merged.count}' for number in numbers)}")
-    if merged.missing or merged.incomplete or merged.outdated or not allowed.allow(merged.failed, files):
+    has_failed = not allowed.allow(merged.failed, files)
+    if has_failed:
+        say("files failed: --retry-failed on each shard tries them again, and --allow-failures accepts them")
+    if merged.missing or merged.incomplete or merged.outdated or has_failed:
         raise typer.Exit(1)

@@ -18,7 +18,6 @@ import typer
 
 from fastscribe._system.urls import is_url
 from fastscribe.audio.formats import STDIN
-from fastscribe.audio.media import RemoteMedium
 from fastscribe.cli.job import using_folder
 from fastscribe.cli.listing import MAX_WAIT_S, Listing
 from fastscribe.cli.run_hooks import TranscribeJob, model_digest_of
@@ -67,16 +66,16 @@ def end_if_done(job: TranscribeJob, listing: Listing, event_log: EventLog | None
         UsageError: As output.open_journaled(), and if the inputs were elsewhere (results/moved.py).
     """
     run = job.output
-    has_url = any(map(is_url, run.inputs))
+    if any(map(is_url, run.inputs)):
+        return None
     is_stream = STDIN in run.inputs  # whose next line may come late
     start, output, all_done = perf_counter(), None if is_stream else _earlier(job), False
     if output is None:
-        if has_url:
-            return None
         if run.overwrite:
             with using_folder(run.where):
-                expected = expected_sources(listing.ahead(MAX_WAIT_S), None, job.options)
-                check_overwrite(run, expected, (lambda line: None) if job.quiet else say)
+                if run.shard.count > 1 or not listing.is_empty:  # an empty list ends the run, which removes nothing
+                    expected = expected_sources(listing.ahead(MAX_WAIT_S), None, job.options)
+                    check_overwrite(run, expected, (lambda line: None) if job.quiet else say)
         elif not (is_stream and run.moved is not None):
             inputs = listing.ahead(MAX_WAIT_S) if is_stream else listing.whole()
             check_moved(job, inputs, partial(moved_line_of, run))
@@ -88,12 +87,13 @@ def end_if_done(job: TranscribeJob, listing: Listing, event_log: EventLog | None
         if not has_more:
             ledger = output.ledger
             expected = expected_sources(listing.whole(), ledger, job.options)
-            all_done = all(not (has_url and _takes_request(one)) and ledger.skip(one) for one in expected)
+            # Of a store that is out of reach, the run asks for many recordings at a time.
+            all_done = all(
+                not (ledger.num_out_of_reach and is_url(source.path)) and ledger.skip(source) for source in expected
+            )
             all_done &= listing.is_whole and ledger.num_given > 0
         if not all_done:
             listing.begin_again()
-            if has_url:
-                return output
             try:
                 check_moved(job, listing.whole(), output.moved_line)
             except UsageError:
@@ -118,11 +118,6 @@ def end_if_done(job: TranscribeJob, listing: Listing, event_log: EventLog | None
     if event_log is not None:
         event_log.idle(stats, str((output.journal.header or {}).get("--decoder")), code)
     raise typer.Exit(code)
-
-
-def _takes_request(source: Source | Failure) -> bool:
-    """Return True if the version of an input is not known from a listing: the run asks for many at a time."""
-    return isinstance(source, Source) and isinstance(source.file, RemoteMedium) and source.file.stated_bytes is None
 
 
 def check_moved(

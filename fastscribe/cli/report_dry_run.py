@@ -17,12 +17,13 @@ from fastscribe.audio.formats import STDIN
 from fastscribe.audio.input_names import Repeats
 from fastscribe.audio.inputs import expand
 from fastscribe.cli.app import StdoutClosed, is_on_terminal
+from fastscribe.cli.failure_lines import FailureLines
 from fastscribe.cli.job import check_number, check_paths, using_folder
 from fastscribe.cli.nothing_to_do import check_moved
 from fastscribe.cli.run import fingerprint_of, loaded
 from fastscribe.cli.run_hooks import TranscribeJob
-from fastscribe.cli.run_messages import check_any_input, say_listing, say_shard
-from fastscribe.cli.terminal import earlier_text, failure_line, filter_mpg123_messages, say, show_table
+from fastscribe.cli.run_messages import check_any_input, out_of_reach_line, say_listing, say_shard
+from fastscribe.cli.terminal import earlier_text, filter_mpg123_messages, say, show_table
 from fastscribe.dry_run import DryRunReport, estimate_run
 from fastscribe.results.interfaces import Ledger
 from fastscribe.results.output import moved_line_of, read_ledger
@@ -59,13 +60,14 @@ def report_dry_run(job: TranscribeJob) -> None:
         usd_per_hour, _ = transcriber.usd_per_hour(job.price_per_hour)
         ledger = _ledger(job, transcriber, opened)
         with filter_mpg123_messages():
-            found = estimate_run(
-                transcriber, job.output.inputs, ledger, usd_per_hour, lambda one: say(failure_line(one))
-            )
+            found = estimate_run(transcriber, job.output.inputs, ledger, usd_per_hour, FailureLines(say).add)
     check_any_input(found.files + found.failed + found.skipped, job.output.shard)
     say_listing(found.left_out, found.repeated, job.quiet)
     if ledger.num_renewed and not job.quiet:
-        say(f"{count_of(ledger.num_renewed, 'result')} would get new fields of the list")
+        which = "its input has" if ledger.num_renewed == 1 else "their inputs have"
+        say(f"{count_of(ledger.num_renewed, 'result')} would get the fields that {which} now")
+    if (line := out_of_reach_line(ledger)) and not job.quiet:
+        say(line)
     if not job.quiet:
         show_table(dry_run_table(found))
     if job.quiet or not is_on_terminal():

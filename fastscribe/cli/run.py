@@ -6,13 +6,11 @@ through the job's hooks (run_hooks.py).
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import replace
-from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from time import perf_counter
@@ -23,9 +21,9 @@ import typer
 from fastscribe._system.process_settings import process_age_s, quick_start
 from fastscribe._system.processors import num_gpus
 from fastscribe._system.urls import is_url
-from fastscribe.audio.failures import is_utf8
 from fastscribe.audio.formats import STDIN
 from fastscribe.cli.app import WHEN_STOPPED, StdoutClosed
+from fastscribe.cli.failure_lines import FailureLines
 from fastscribe.cli.job import SHORT_S, check_number, check_paths, is_stream, using_folder
 from fastscribe.cli.progress_bar import ProgressBar
 from fastscribe.cli.run_hooks import TranscribeJob
@@ -41,7 +39,7 @@ from fastscribe.cli.run_messages import (
     sound_lines,
     stopped_hint,
 )
-from fastscribe.cli.terminal import failure_line, filter_mpg123_messages, say, show_table
+from fastscribe.cli.terminal import filter_mpg123_messages, say, show_table
 from fastscribe.config import DtypeName, DtypePolicy, FloatDtypeName, Options
 from fastscribe.errors import DeviceFailed, DeviceUnusable, FastscribeError
 from fastscribe.fast_paths import RefusedPath, RefusedPaths
@@ -62,8 +60,6 @@ if TYPE_CHECKING:
 
 MANY_INPUTS = 256  # a GPU with this number of inputs gets helpers
 _FEW = 100  # inputs that are looked at before the model is loaded
-_MAX_HINTS = 10  # failures whose paths are looked at
-_MAX_NAMES = 1000  # of a folder, among which a wrong one is sought
 
 
 def run(job: TranscribeJob, event_log: EventLog | None) -> None:
@@ -103,7 +99,8 @@ def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -
         if event_log is not None:
             event_log.started(transcriber, lambda: bar.num_inputs)
         bar.watch(lambda: transcriber.progress)  # which each run replaces
-        check_any_input(not listing.is_empty, job.output.shard, transcriber.command)
+        if job.output.overwrite:  # opening removes what is there
+            check_any_input(not listing.is_empty, job.output.shard, transcriber.command)
         with open_run_output(job, transcriber, bar.say, opened) as output:
             journaled = None if job.output.is_stdout else cast("JournaledOutput", output)
             WHEN_STOPPED.append(
@@ -116,6 +113,7 @@ def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -
                     during.enter_context(hook.during(job, transcriber))
                 stats = _write_all(transcriber, job, listing, output, event_log, bar)
             stats = replace(stats, skipped=transcriber.progress.skipped, failed_before=output.ledger.failed_before)
+            check_any_input(stats.files + stats.skipped, job.output.shard, transcriber.command)
             if journaled is not None:
                 from fastscribe.cli.nothing_to_do import report_of
 
@@ -171,28 +169,14 @@ def _end_if_unusable(job: TranscribeJob, listing: Listing) -> None:
         failures.append(found)
     if not 0 < len(failures) < _FEW:
         return
+    lines = FailureLines(say)
     with open_run_output(job, None, say) if job.output.is_stdout else nullcontext() as output:
         for failure in failures:
             if output is not None:
                 output.write(failure)
-            say(f"{failure_line(failure)}{_near(failure)}")
+            lines.add(failure)
     say_listing(listing.left_out, listing.repeats.num, job.quiet)
     raise typer.Exit(job.failure_code(len(failures), 0, len(failures)))
-
-
-def _near(failure: Failure) -> str:
-    """Return a hint if an input's path is wrong and its folder has a similar name."""
-    folder, name = os.path.split(failure.path.rstrip("/"))
-    if failure.listed or failure.row is not None or os.path.lexists(failure.path) or not os.path.isdir(folder or "."):
-        return ""
-    try:
-        with os.scandir(folder or ".") as entries:
-            names = [entry.name for entry in islice(entries, _MAX_NAMES) if is_utf8(entry.name)]
-    except OSError:  # a folder that may be entered, and not listed
-        return ""
-    alike = {os.path.splitext(one)[0]: one for one in names}  # the extension says nothing
-    found = get_close_matches(os.path.splitext(name)[0], alike, 1)
-    return f": did you mean {os.path.join(folder, alike[found[0]])}?" if found else ""
 
 
 def _helped_gpu(job: TranscribeJob, listing: Listing) -> int | None:
@@ -260,6 +244,7 @@ def _write_all(
     style = None if any(hook.needs_words for hook in job.hooks) else output.style
     results = transcriber.results(inputs, style=style, ledger=output.ledger)
     others: OtherLanguages | None = None
+    failure_lines = FailureLines(bar.say)
     told = {"tracks"} if job.quiet else set[str]()
     writing = bar.paused if job.output.is_stdout else nullcontext
     with closing(results):
@@ -280,8 +265,7 @@ def _write_all(
             for hook in job.hooks:
                 hook.result(result)
             if isinstance(result, Failure):
-                hint = _near(result) if transcriber.progress.failed <= _MAX_HINTS else ""
-                bar.say(f"{failure_line(result)}{hint}")
+                failure_lines.add(result)
                 if event_log is not None:
                     event_log.failed(result)
     with transcriber.progress.stopwatch.time("write"), writing():

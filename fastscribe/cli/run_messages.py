@@ -238,11 +238,21 @@ def _failed_before(ledger: Ledger) -> str:
     return f"{number:,} failed in an earlier run and {were} left alone ({first}); --retry-failed tries {them} again"
 
 
+def out_of_reach_line(ledger: Ledger) -> str:
+    """Return how many inputs are done whose recordings are not there or out of reach; "" without any."""
+    if (number := ledger.num_out_of_reach) == 1:
+        return "1 recording with a result is out of reach: its result stays"
+    return f"{number:,} recordings with results are out of reach: their results stay" if number else ""
+
+
 def say_made_again(output: JournaledOutput, quiet: bool) -> int:
     """Print how many results got files without decoding, and which files could not be written. Return the latter's number."""
     num_made, not_made, num_renewed = output.files.num_made_again, output.not_made, output.ledger.num_renewed
     if num_renewed and not quiet:
-        say(f"{count_of(num_renewed, 'result')} got new fields of {'its' if num_renewed == 1 else 'their'} list")
+        which = "its input has" if num_renewed == 1 else "their inputs have"
+        say(f"{count_of(num_renewed, 'result')} got the fields that {which} now")
+    if (line := out_of_reach_line(output.ledger)) and not quiet:
+        say(line)
     if num_made and not quiet:
         recordings = f"{num_made} finished recording{'s' if num_made > 1 else ''}"
         looks = {"layout": "another layout (--max-line-width and so on)", "names": "other names of speakers"}

@@ -20,7 +20,6 @@ from fastscribe._system import signals
 from fastscribe._system.file_kinds import starts_with
 from fastscribe._system.text_layout import escaped
 from fastscribe.errors import UsageError
-from fastscribe.types import Failure
 
 if TYPE_CHECKING:
     from fastscribe.dry_run import DryRunReport
@@ -101,12 +100,6 @@ def log_to(path: Path) -> None:
     formatter.default_msec_format = f"%s,%03d{time.strftime('%z')}"
     handler.setFormatter(formatter)
     _log.addHandler(handler)
-
-
-def failure_line(failure: Failure) -> str:
-    problem = failure.message.removeprefix(f"{failure.path}: ")  # a manifest's row names the manifest itself
-    listed = f" ({failure.listed})" if failure.listed and failure.stage != "input" else ""  # whose message has it
-    return f"{failure.path}{listed}: {failure.stage} failed: {problem}"
 
 
 @contextmanager

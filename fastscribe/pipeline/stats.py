@@ -127,7 +127,7 @@ class Progress:
             self.gaps += len(result.gaps)
             self.with_gaps += bool(result.gaps)
             self.gap_s += sum(gap.end_s - gap.start_s for gap in result.gaps)
-            alone_s = result.audio.alone_s
+            alone_s = result.audio.alone_s if result.text else ()  # of music, what is on one channel alone is no voice
             self.apart += len(alone_s) == 2 and min(alone_s) >= max(_APART_S, _APART * result.audio.duration_s)
             self.wordless += not result.text
             if not result.text and len(self.first_wordless) < _MAX_NAMES:

@@ -28,7 +28,7 @@ T = TypeVar("T")
 AHEAD_PER_THREAD = 8
 _FIRST_WINDOW = 1000
 _GROWTH = 1.5  # the next window must be gathered while this one is transcribed, at thousands of files a second
-_IDLE_S = 0.5  # without a window, the iteration yields IDLE this often
+_IDLE_S = 0.05  # without a window, the iteration yields IDLE this often: a text that threads finish waits no longer
 _QUIET_S = 0.05  # data in memory wait no longer for others than until none has come for this long
 
 

@@ -35,7 +35,7 @@ class Committer:
     Attributes:
         kept: Names of the files that stay although results have them, because somebody edited them.
         not_written: Why files could not be written, although their rows are there.
-        num_rows: How many rows are durable.
+        num_rows: How many rows of new results are durable.
 
     Args:
         storage: Where they go, and how they gather before.
@@ -155,7 +155,8 @@ class Committer:
         try:
             if any(item.entry is not None for item in items):
                 items = self._storage.commit(items)
-                self.num_rows += sum(item.has_new_row and item.entry is not None for item in items)
+                are_new = (one.has_new_row and one.entry is not None and not one.is_renewed for one in items)
+                self.num_rows += sum(are_new)
             for item in items:
                 if item.entry is not None:  # what an older row lacks is no matter any more
                     self._lacking.pop(item.entry.key, None)

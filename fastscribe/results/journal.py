@@ -149,6 +149,7 @@ class PendingInput:
     state: int = 0
     num_bytes: int | None = None  # its size, if it is known
     entry_index: int | None = None  # in the journal: the earlier result
+    is_out_of_reach: bool = False  # its recording is, so that an earlier result that has not failed stays
 
     @property
     def is_moved(self) -> bool:

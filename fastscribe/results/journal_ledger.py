@@ -2,7 +2,8 @@
 
 The key identifies an input: its path, offset and duration. The state tells whether it has changed. Its upper half stands for
 what decides the text: the file's version (of a local one, size and modification time), and some fields of its manifest row. The
-lower half stands for the other fields: where it alone differs, the result stays, and its row gets the fields.
+lower half stands for the other fields: where it alone differs, the result stays, and its row gets the fields. A result also
+stays, as it is, where its recording is not there or out of reach: nothing is known then that could replace it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from fastscribe.audio.media import LocalFile, medium_of
 from fastscribe.languages import SPOKEN_KEYS
 from fastscribe.results.formats.writers import OWN_KEYS
 from fastscribe.results.interfaces import NUM_FAILED, Ledger, OutputRun
-from fastscribe.results.journal import Entry, Journal, PendingInput, digest_of
+from fastscribe.results.journal import NO_STATE, Entry, Journal, PendingInput, digest_of
 from fastscribe.results.result_files import ResultFiles
 from fastscribe.types import Failure, Samples, Source
 
@@ -28,6 +29,7 @@ _DECIDING = {*SPOKEN_KEYS, "boost", "offset", "duration", "audio_track", "audio_
 _DECIDING_ALIGNED = {*_DECIDING, "text", "subtitles"}
 _NOT_COUNTED = {*OWN_KEYS, "audio_filepath"}  # no result takes over the former, and the key has the path's place
 _HALF = 32  # bits
+FIELDS = (1 << _HALF) - 1  # the lower half of a state
 
 
 class JournalLedger(Ledger):
@@ -39,7 +41,8 @@ class JournalLedger(Ledger):
         files: Names the inputs' files, and makes those of earlier results again that are missing; None: there are no files.
         take_over: Called with the entry of a recording that was elsewhere, and with what is known of it now. Returns the new
             entry; None: there are no files.
-        renew: Called with an input whose row has other fields than its result. Returns False if the result cannot take them.
+        renew: Called with an input whose row has other fields than its result. Returns False if the result cannot take them,
+            and None if its row cannot be read now.
     """
 
     def __init__(
@@ -48,7 +51,7 @@ class JournalLedger(Ledger):
         journal: Journal,
         files: ResultFiles | None = None,
         take_over: Callable[[int, PendingInput, int], Entry | None] = lambda *given: None,
-        renew: Callable[[PendingInput, Source | Failure], bool] = lambda *given: True,
+        renew: Callable[[PendingInput, Source | Failure], bool | None] = lambda *given: True,
     ) -> None:
         super().__init__(run.shard)
         self._run, self._journal, self._files, self._take_over, self._renew = run, journal, files, take_over, renew
@@ -80,15 +83,21 @@ class JournalLedger(Ledger):
         return old if self._journal.has_result(old) else key
 
     def is_done(self, source: Source | Failure) -> bool:
-        """Return True if an earlier run transcribed this very input, or failed and the input is not retried."""
+        """Return True if an earlier run transcribed this very input, or failed and the input is not retried.
+
+        A recording that is not there, or out of reach, has not changed.
+        """
         pending = self._pending[source.index]
-        pending.state, pending.num_bytes = state_of(source, self._run)
+        pending.state, pending.num_bytes, is_there = state_of(source, self._run)
         pending.entry_index = entry_index = self._journal.find(pending.known_as)
         if entry_index is None:
             return False
         entry = self._journal.entries[entry_index]
         if entry["failed"] and self._run.retry_failed:
             return False
+        pending.is_out_of_reach = not (is_there or entry["failed"] or int(entry["state"]) == NO_STATE)
+        if pending.is_out_of_reach:
+            return True
         if pending.is_moved:  # its time may be another there
             return pending.num_bytes is not None and pending.num_bytes == self._journal.entry(entry_index).input_bytes
         return int(entry["state"]) >> _HALF == pending.state >> _HALF
@@ -98,23 +107,26 @@ class JournalLedger(Ledger):
         pending = self._pending[source.index]
         assert pending.entry_index is not None
         entry = self._journal.entries[pending.entry_index]
-        if pending.is_moved or int(entry["state"]) == pending.state:
-            taken = self._take_over(pending.entry_index, pending, source.index) if pending.is_moved else None
+        if pending.is_out_of_reach or pending.is_moved or int(entry["state"]) == pending.state:
+            takes_over = pending.is_moved and not pending.is_out_of_reach
+            taken = self._take_over(pending.entry_index, pending, source.index) if takes_over else None
             if self._files is not None and not self._files.complete(
                 pending.entry_index, pending.name, source.index, taken
             ):
                 return False
         elif not self._journal.is_renewed[pending.entry_index]:
-            if not self._renew(pending, source):
+            is_renewed = self._renew(pending, source)
+            if is_renewed is False:
                 return False
-            self._journal.is_renewed[pending.entry_index] = True
+            self._journal.is_renewed[pending.entry_index] = bool(is_renewed)
             with self.lock:
-                self.num_renewed += 1
+                self.num_renewed += bool(is_renewed)
         self._journal.is_in_this_run[pending.entry_index] = True
         entry["order"] = source.index
         failed = bool(entry["failed"])
         with self.lock:
             self.num_done += 1
+            self.num_out_of_reach += pending.is_out_of_reach
             self.failed_before += failed
             if failed and len(self.first_failed) < NUM_FAILED:
                 self.first_failed.append(source.path)
@@ -150,11 +162,11 @@ def key_of(source: Source | Failure, identity: str | None = None) -> int:
     return digest_of(f"{place}\0{stretch}")
 
 
-def state_of(source: Source | Failure, run: OutputRun) -> tuple[int, int | None]:
-    """Return the input's state in a run, and its size in bytes; None if it is not known."""
+def state_of(source: Source | Failure, run: OutputRun) -> tuple[int, int | None, bool]:
+    """Return the input's state in a run, its size in bytes (None: not known), and whether its recording is within reach."""
     if isinstance(source, Failure):
-        return digest_of(source.message), None
-    num_bytes = None
+        return digest_of(source.message), None, False
+    num_bytes, is_there = None, True
     try:
         found = ""
         if not isinstance(source.file, Samples):
@@ -163,15 +175,15 @@ def state_of(source: Source | Failure, run: OutputRun) -> tuple[int, int | None]
             if isinstance(medium, LocalFile):  # others may need a request
                 num_bytes = int(found.partition(" ")[0])
     except (OSError, ValueError):
-        found = "none"
+        found, is_there = "none", False
     row = json.loads(json.dumps(source.row or {}, sort_keys=True), parse_float=_number)
     settings = run.fingerprint or {}
     names = set(row) if "export" in settings else _DECIDING_ALIGNED if "--align" in settings else _DECIDING
     deciding = {name: value for name, value in row.items() if name in names}
     others = {name: value for name, value in row.items() if name not in names | _NOT_COUNTED}
     upper = digest_of(f"{found}\0{json.dumps(deciding)}") >> _HALF << _HALF
-    lower = digest_of("" if source.row is None else json.dumps(others)) & (1 << _HALF) - 1
-    return upper | lower, num_bytes
+    lower = digest_of("" if source.row is None else json.dumps(others)) & FIELDS
+    return upper | lower, num_bytes, is_there
 
 
 def _number(text: str) -> float:

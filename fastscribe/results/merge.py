@@ -70,7 +70,9 @@ class MergeResult:
         known = {index: one for index, one in reports.items() if isinstance(one.get("inputs"), int)}
         given = {index: (one["inputs"], one.get("inputs_digest")) for index, one in known.items()}
         most = max((number for number, _ in given.values()), default=0)
-        are_alike = len({digest for number, digest in given.values() if number == most}) == 1
+        # Reports of earlier versions have no digest.
+        digests = {one for number, one in given.values() if number == most and isinstance(one, str)}
+        are_alike = len(digests) <= 1
         return [index for index, (number, _) in given.items() if number < most or not are_alike]
 
     @property

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,10 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastscribe._system.text_layout import count_of
-from fastscribe.errors import UsageError
+from fastscribe.audio.manifest import row_span
+from fastscribe.errors import ManifestError, UsageError
 from fastscribe.results.interfaces import NOT_MOVED, UNKNOWN_PLACE, Moved, OutputRun
 from fastscribe.results.journal import NO_STATE, Entry, Journal, is_row, read_entries
-from fastscribe.results.journal_ledger import key_of, state_of
+from fastscribe.results.journal_ledger import FIELDS, key_of, state_of
 from fastscribe.results.storage import ROWS, Storage
 from fastscribe.types import Source
 
@@ -62,7 +64,8 @@ def moved_line(storage: Storage, run: OutputRun, journal: Journal, inputs: Itera
 
     if given is not None and any(is_known(one, given) for one in chain(sources, files)):
         return ""
-    found = [] if journal.path is None else _find_moved(journal.path, run, new)
+    alike = [] if journal.path is None else _find_moved(journal.path, run, new)
+    found = [one for one in alike if not _is_in_place(one, storage)]
     moved = _place_of(found, storage, is_known, journal.facts, given is not None) if found else None
     are_most = 2 * len(found) > len(new)  # the others may be new recordings
     if moved and not (is_part or are_most or _is_of_most(moved, storage, journal)):
@@ -101,7 +104,7 @@ def _find_moved(journal: Path, run: OutputRun, new: list[Source]) -> list[_Found
     """
     wanted: dict[tuple[str, int | None], tuple[Source, int]] = {}
     for source in new:
-        state, num_bytes = state_of(source, run)
+        state, num_bytes, _ = state_of(source, run)
         if num_bytes is not None:
             for end in _ends(source.id):
                 wanted.setdefault((end, num_bytes), (source, state))
@@ -110,7 +113,7 @@ def _find_moved(journal: Path, run: OutputRun, new: list[Source]) -> list[_Found
         name = next((one for one in _ends(entry.id) if (one, entry.input_bytes) in wanted), "")
         if entry.state != NO_STATE and name:
             source, state = wanted[name, entry.input_bytes]
-            alike = entry.state == state, len(name)
+            alike = _has_same_time(state, entry), len(name)
             if source.id not in found or alike > found[source.id][0]:
                 found[source.id] = alike, _Found(source, state, entry)
     return [one for _, one in found.values()]
@@ -126,12 +129,17 @@ def _ends(id: str) -> list[str]:
     return ["/".join(parts[at:]) for at in range(len(parts))]
 
 
+def _has_same_time(state: int, entry: Entry) -> bool:
+    """Return True if a result is of a file of this state; what its list says of it may be another."""
+    return entry.state | FIELDS == state | FIELDS
+
+
 def _are_same(found: list[_Found]) -> bool:
     """Return True if most have the time of change too, or if their sizes tell them apart.
 
     Recordings of a fixed length, as of one night and the next, have equal sizes, which say nothing.
     """
-    num_same = sum(one.state == one.entry.state for one in found)
+    num_same = sum(_has_same_time(one.state, one.entry) for one in found)
     num_files = len({one.source.file for one in found})  # rows may share one
     num_sizes = len({one.entry.input_bytes for one in found})
     return 2 * num_same > len(found) or 2 * num_sizes > num_files > 1
@@ -168,10 +176,29 @@ def _place_of(
 
 def _stated_path(storage: Storage, entry: Entry) -> str | None:
     """Return the path of a recording as its row has it; None if that is no row."""
+    path = _row_of(storage, entry).get("audio_filepath")
+    return None if path is None else str(path)
+
+
+def _row_of(storage: Storage, entry: Entry) -> dict[str, Any]:
+    """Return a result's row; {} if that is none."""
     row = storage.read(ROWS, entry.begin, entry.end)
-    with suppress(ValueError, KeyError):
-        return str(json.loads(row)["audio_filepath"]) if is_row(row) else None
-    return None
+    with suppress(ValueError):
+        return dict(json.loads(row)) if is_row(row) else {}
+    return {}
+
+
+def _is_in_place(found: _Found, storage: Storage) -> bool:
+    """Return True if the result is of the very same file: its list has another offset or duration now.
+
+    Without a list, the file itself would have the result.
+    """
+    if found.source.row is None:
+        return False
+    with suppress(ManifestError):
+        span = row_span("", 0, _row_of(storage, found.entry))
+        return key_of(replace(found.source, offset_s=span.offset_s, duration_s=span.duration_s)) == found.entry.key
+    return False
 
 
 def _places_since(first: str, facts: Mapping[str, Any]) -> list[str]:

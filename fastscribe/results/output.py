@@ -41,7 +41,7 @@ from fastscribe.results.journal import (
     read_entries,
 )
 from fastscribe.results.journal import last_run as last_run_in
-from fastscribe.results.journal_ledger import JournalLedger, key_of
+from fastscribe.results.journal_ledger import FIELDS, JournalLedger, key_of
 from fastscribe.results.moved import MOVES, moved_line
 from fastscribe.results.names import Names
 from fastscribe.results.paths import Paths, in_the_way, journals_in
@@ -112,9 +112,13 @@ class JournaledOutput:
         self.ledger = JournalLedger(run, self.journal, named, self._take_over, self.files.renew)
 
     def _take_over(self, entry_index: int, pending: PendingInput, order: int) -> Entry:
-        """Give a result to a recording that is elsewhere now, and return its entry. Its row stays, and so do its files."""
+        """Give a result to a recording that is elsewhere now, and return its entry. Its row stays, and so do its files.
+
+        Its state still stands for the fields that the row has: where the list has others now, the next run gives them to it.
+        """
         old = self.journal.entry(entry_index)
-        entry = old._replace(key=pending.key, state=pending.state, order=order, name=pending.name or old.name)
+        state = pending.state & ~FIELDS | old.state & FIELDS
+        entry = old._replace(key=pending.key, state=state, order=order, name=pending.name or old.name)
         taken = Item(entry, self._storage.read(ROWS, old.begin, old.end), has_new_row=False)
         self._committer.add(taken, _forgotten(old))  # at once: a kill between the two would leave both
         return entry
@@ -291,7 +295,7 @@ class JournaledOutput:
 
     @property
     def num_durable(self) -> int:
-        """How many results of this run are durable."""
+        """How many new results of this run are durable."""
         return self._committer.num_rows
 
     @property

@@ -71,8 +71,8 @@ class ResultFiles:
 
     # --- new results
 
-    def item(self, pending: PendingInput, result: Transcript | Failure, more_formats: Iterable[str] = ()) -> Item:
-        """Return what a commit needs of a new result, in the run's formats and `more_formats`.
+    def item(self, pending: PendingInput, result: Transcript | Failure) -> Item:
+        """Return what a commit needs of a new result, in the run's formats.
 
         Files of the result that it replaces go if it does not write them.
         """
@@ -83,7 +83,7 @@ class ResultFiles:
             name, former = name or old.name, old.left()
         # With another upper half of the state, the next run tries the input again.
         may_pass = isinstance(result, Failure) and result.may_pass
-        contents = self._contents(result, dict.fromkeys([*self.formats, *more_formats]))
+        contents = self._contents(result, self.formats)
         entry = Entry(
             id=item.id,
             key=pending.key,
@@ -177,38 +177,57 @@ class ResultFiles:
             result = to_result(json.loads(row), entry.id, entry.audio_s, order)
         except ValueError:
             return False
-        contents, former = self._contents(result, formats), entry.left()
-        files = [NewFile(f"{name}.{format}", content, former.get(format, ())) for format, content in contents.items()]
-        made = entry._replace(name=name, order=order, files={**entry.files, **self._marks(contents)}, former=former)
-        self._committer.add(Item(made, row, False, tuple(files)))
-        self._journal.replace_files(entry_index, made)
+        self._queue(
+            entry_index, Item(entry._replace(name=name, order=order), row, False), self._contents(result, formats)
+        )
         with self._lock:
             self.num_made_again += 1
         return True
 
-    def renew(self, pending: PendingInput, source: Source | Failure) -> bool:
-        """Queue an earlier result with the fields that its list has now. Return False if its row is no result.
+    def _queue(self, entry_index: int, item: Item, contents: dict[str, bytes]) -> None:
+        """Queue an earlier result with these contents of its files. Other files, and what is known of them, stay."""
+        entry = item.entry
+        assert entry is not None
+        former = entry.left()
+        files = (NewFile(f"{entry.name}.{format}", found, former.get(format, ())) for format, found in contents.items())
+        made = entry._replace(files={**entry.files, **self._marks(contents)}, former=former)
+        self._committer.add(item._replace(entry=made, files=tuple(files)))
+        self._journal.replace_files(entry_index, made)
 
-        It stays as it is if the row cannot be read. Called from several threads.
+    def renew(self, pending: PendingInput, source: Source | Failure) -> bool | None:
+        """Queue an earlier result with the fields that its input has now, which only its row and its JSON have.
+
+        Its other files stay, and those of the run that are missing are made. Called from several threads.
+
+        Returns:
+            False if its row is no result. None if the row cannot be read, so that it stays as it is.
         """
         assert pending.entry_index is not None
         try:
             old = self._journal.entry(pending.entry_index)
             row = self._storage.read(ROWS, old.begin, old.end)
             result = to_result(json.loads(row), source.id, old.audio_s, source.index)
+            name = pending.name or old.name
+            formats = dict.fromkeys([*self._missing(pending.entry_index, name), *({"json"} & old.files.keys())])
         except OSError as error:
             self.not_made.append(without_frames(error))
-            return True
+            return None
         except ValueError:
             return False
         if isinstance(result, Failure):
             result = replace(result, path=source.path, row=source.row)
         else:
             result = replace(result, audio=replace(result.audio, path=source.path, row=source.row))
-        made = self.item(pending, result, old.files)
-        assert made.entry is not None
-        self._committer.add(made)
-        self._journal.replace_files(pending.entry_index, made.entry)
+        entry = old._replace(
+            id=source.id,
+            state=pending.state,
+            order=source.index,
+            name=name,
+            input_bytes=pending.num_bytes,
+            row_crc=None,
+        )
+        renewed = Item(entry, content_of(result, "jsonl", self.style), is_renewed=True)
+        self._queue(pending.entry_index, renewed, self._contents(result, formats))
         return True
 
     def recover(self) -> None:

@@ -33,6 +33,7 @@ class Item(NamedTuple):
     row: bytes = b""
     has_new_row: bool = True  # False: the results have the row already
     files: tuple[NewFile, ...] = ()
+    is_renewed: bool = False  # an earlier result, whose row has other fields now
 
     @property
     def num_bytes(self) -> int:

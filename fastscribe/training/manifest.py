@@ -359,7 +359,8 @@ class RowReader:
 
 def _no_text(fields: Mapping[str, Any]) -> str:
     """Say that a row has no text, which fields may have it, and which there are."""
-    is_renamed = any(fields.get(name) == fields.get("audio_filepath") for name in PATH_NAMES[1:])
+    path = fields.get("audio_filepath")
+    is_renamed = any(name.lower() in PATH_NAMES[1:] and value == path for name, value in fields.items())
     own = {**fields, "audio_filepath": None} if is_renamed else fields  # as the list has it
     held = [name for name, value in own.items() if value is not None]
     return f"no text: a field {', '.join(_TEXT_NAMES)} has to have it; there are {', '.join(held) or 'none':.100}"

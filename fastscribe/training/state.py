@@ -138,6 +138,12 @@ class RunFolder:
                 f"{self.path}: holds models but no state to go on from; use another folder, or --overwrite to replace them"
             )
 
+    @property
+    def ways_out(self) -> str:
+        """What a command may do that cannot go on with the run of the folder."""
+        further = f"; --init {self.last} in another folder trains its model further" if self.last.exists() else ""
+        return f"use another folder, or --overwrite to start over{further}"
+
     def save_state(self, values: Mapping[str, Any]) -> None:
         """Replace the state; it, and the log up to here, are durable on return. Raises OutputError."""
         try:
@@ -161,7 +167,7 @@ class RunFolder:
         except Exception as error:  # torch and pickle raise anything for damaged bytes
             raise UsageError(f"{self.state}: cannot be read ({type(error).__name__}); use another folder") from error
         if not right:
-            raise UsageError(f"{self.state}: of another version; use another folder")
+            raise UsageError(f"{self.state}: of another version, whose runs do not go on; {self.ways_out}")
         return dict(values)
 
     def save_model(self, folder: Path, checkpoint: Checkpoint, dtype: torch.dtype) -> None:

@@ -12,7 +12,7 @@ import dataclasses
 import hashlib
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -26,7 +26,7 @@ from fastscribe.config import DecoderName
 from fastscribe.cuda.device import short_switch_interval
 from fastscribe.errors import AudioError, OutputError, UsageError, first_line
 from fastscribe.families.model import Model, build_model
-from fastscribe.training.backgrounds import KINDS, BackgroundReader, LostFiles
+from fastscribe.training.backgrounds import KINDS, BackgroundReader, LostFiles, shown_name
 from fastscribe.training.batch_search import cached_batch_sizes, fits
 from fastscribe.training.buckets import Bucket, Indices
 from fastscribe.training.corpus import Example, Examples, LeftOutRow, ManifestPart
@@ -142,6 +142,9 @@ class Trainer:
             "dtype": str(dtype),
         }
         state = self._load_matching_state()
+        if is_plan and state is not None and 0 < recipe.run.epochs <= state["epoch"]:
+            recipe = replace(recipe, run=replace(recipe.run, epochs=state["epochs"]))  # it had them from --epochs
+            self.recipe = recipe
         if distributed.world_size > 1:
             self._check_same_on_all_ranks(state)
         self.planner = EpochPlanner(recipe, training_data, distributed, device.type == "cpu")
@@ -338,14 +341,14 @@ class Trainer:
 
     def _say_cut_short(self, what: str, read: Sequence[Example]) -> None:
         """Count the recordings that go on after their stated duration, unless another row may have the rest."""
-        short = [one.path for one in read if not one.non_speech and is_cut_short(one)]
+        short = [one for one in read if not one.non_speech and is_cut_short(one)]
         if short:
             data, others = self.training_data, self.examples.continued_paths()
             others |= {row.path for row in data.left_out} | {one.path for one in data.validation if one.offset_s}
-            short = [path for path in short if path not in others]
+            short = [one for one in short if one.path not in others]
         if short:
             goes_on = f"{len(short):,} of {len(read):,} that were read go on long after the duration stated"
-            self._say(f"{what}: {goes_on}, and no other row has the rest: the first is {short[0]}")
+            self._say(f"{what}: {goes_on}, and no other row has the rest: the first is {shown_name(short[0])}")
 
     def _synchronize_stop(self) -> bool:
         """Return True if any rank received a signal, so that all ranks stop together.
@@ -444,8 +447,8 @@ class Trainer:
             progress.best_step = progress.step
         elif progress.best_step is None:
             begun = self.training_data.checkpoint
-            config = dataclasses.replace(begun.config, trained_utterance_s=self.training_data.start_utterance_s)
-            self.folder.save_model(self.folder.best, dataclasses.replace(begun, config=config), dtype)
+            config = replace(begun.config, trained_utterance_s=self.training_data.start_utterance_s)
+            self.folder.save_model(self.folder.best, replace(begun, config=config), dtype)
             progress.best_step = 0
         return gain
 
@@ -547,14 +550,11 @@ class Trainer:
         if changed:
             held = {"recipe": self.recipe, "model": self.training_data.checkpoint.config}
             different = [named_difference(name, stored[name], changed[name], held.get(name)) for name in changed]
-            last = self.folder.last
-            further = f"; --init {last} in another folder trains its model further" if last.exists() else ""
             raise UsageError(
-                f"{self.folder.path}: holds a run that differs in {' and '.join(different)}; use another folder, or "
-                f"--overwrite to start over{further}"
+                f"{self.folder.path}: holds a run that differs in {' and '.join(different)}; {self.folder.ways_out}"
             )
         done, epochs = state["epoch"], self.recipe.run.epochs
-        if 0 < epochs <= done and epochs != state["epochs"]:
+        if 0 < epochs <= done and epochs != state["epochs"] and not self.is_plan:
             raise UsageError(f"{self.folder.path}: run.epochs {epochs}: this run has had {done} already: give more")
         return state
 

@@ -176,6 +176,14 @@ def test_pattern_without_matches(tmp_path, given):
     assert "nothing matches" in only_failure(tmp_path / given).message
 
 
+def test_a_pattern_that_matches_no_audio(tmp_path):
+    touch(tmp_path, "tars/a.tar", "notes/a.docx")
+    for given in ("tars/*", "tars/**"):
+        said = f"no audio in what matches this pattern; of tar archives name each: '{tmp_path}/tars/*.tar'"
+        assert only_failure(tmp_path / given).message == said
+    assert only_failure(tmp_path / "notes/*").message == "no audio in what matches this pattern"
+
+
 @pytest.mark.parametrize("given", ["", "nowhere.wav", "nowhere", "bad\0name", "file/below"])
 def test_missing_path(tmp_path, monkeypatch, given):
     monkeypatch.chdir(tmp_path)

@@ -186,7 +186,7 @@ def test_tables(tmp_path: Path) -> None:
     """A header in another case, quotes with line breaks in them, a byte order mark, and other delimiters."""
     rows = b'\xef\xbb\xbfFile_Name , Duration,Note\r\n"a, 1.flac",1.5,"two\r\nlines"\r\n\r\nb.flac,,\r\n'
     first, second = sources(write(tmp_path / "metadata.csv", rows))
-    names = dict.fromkeys(("audio_filepath", "file_name"), "a, 1.flac")
+    names = dict.fromkeys(("audio_filepath", "File_Name"), "a, 1.flac")
     assert first.row == {**names, "duration": 1.5, "Note": "two\r\nlines"}
     assert (first.duration_s, second.duration_s, second.file) == (1.5, None, f"{tmp_path}/b.flac")
     for delimiter, name in ((";", "a.csv"), ("|", "b.csv"), ("\t", "c.csv"), (",", "d.tsv")):
@@ -249,15 +249,15 @@ def test_segments_of_kaldi(tmp_path: Path) -> None:
 
 def test_lists_of_paths(tmp_path: Path) -> None:
     """Names with tabs and spaces, comments, other line ends, and NULs."""
-    touch(tmp_path, "tab\there.flac", "#1.flac", "no extension", "b.flac")
-    rows = "# mine\nno extension\r\n\ntab\there.flac\n#1.flac\n b.flac \ngone.wav\ns3://x/y.flac"
+    touch(tmp_path, "tab\there.flac", "#1.flac", "#2 call", "no extension", "b.flac")
+    rows = "# mine\n#2 call\nno extension\r\n\ntab\there.flac\n#1.flac\n b.flac \ngone.wav\ns3://x/y.flac"
     found = sources(write(tmp_path / "list.txt", rows))
-    names = ["no extension", "tab\there.flac", "#1.flac", "b.flac", "gone.wav"]
+    names = ["#2 call", "no extension", "tab\there.flac", "#1.flac", "b.flac", "gone.wav"]
     assert [one.path for one in found] == [*names, "s3://x/y.flac"]
     assert [one.file for one in found[:-1]] == [f"{tmp_path}/{name}" for name in names]
     assert all(one.row is None for one in found)
-    ended = sources(write(tmp_path / "nul.lst", "./a.flac\0b\nc.flac\0"))
-    assert [one.path for one in ended] == ["./a.flac", "b\nc.flac"]
+    ended = sources(write(tmp_path / "nul.lst", "./a.flac\0b\nc.flac\0#3 call\0#EXT-X-files/d.flac\0"))
+    assert [one.path for one in ended] == ["./a.flac", "b\nc.flac", "#3 call", "#EXT-X-files/d.flac"]
     playlist = write(tmp_path / "p.m3u", "#EXTM3U\n#EXTINF:4,x.flac\nb.flac\n")
     assert [one.path for one in sources(playlist)] == ["b.flac"]
     assert sources(write(tmp_path / "rows.list", '{"audio_filepath": "b.flac"}'))[0].row == {"audio_filepath": "b.flac"}

@@ -370,6 +370,20 @@ def test_number_of_recordings_is_limited_by_time(
     assert found["rows"][0]["files"] == 5 and "are taken" not in said
 
 
+@pytest.mark.parametrize("more", [(), ("--clips", "3")])
+def test_recordings_that_stdin_names_are_listed_once(
+    capsys, tmp_path: Path, few_bytes: None, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
+) -> None:
+    paths = recordings(tmp_path / "audio", [1.0] * 5)
+    (tmp_path / "list").write_text("".join(f"{path}\n" for path in paths))
+    monkeypatch.setattr(speed, "guessed_rtfx", lambda one: 100.0)
+    with open(tmp_path / "list") as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        found, _ = run(capsys, "-", "--model", DEMO, "--quick", "--passes", "1", "--device", "cpu", *more)
+    [row] = found["rows"]
+    assert (row["files"], row["failed"]) == (3 if more else 5, 0)
+
+
 def test_failed_recordings_are_reported_and_skipped(
     capsys, tmp_path: Path, few_bytes: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

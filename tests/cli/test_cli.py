@@ -23,6 +23,7 @@ from fastscribe.audio.failures import relative_id
 from fastscribe.cli.job import is_one_short_file
 from fastscribe.cli.run_options import make_style
 from fastscribe.config import SubtitleStyle
+from fastscribe.errors import is_out_of_memory
 from fastscribe.results.shards import shard_of
 from tests.conftest import AUDIO, DATA, MODELS
 from tests.helpers.containers import encode, encode_video
@@ -363,6 +364,10 @@ def test_refused_memory_is_one_line(error: Exception, capsys: pytest.CaptureFixt
     lines = capsys.readouterr().err.splitlines()
     assert (code, len(lines)) == (1, 1)
     assert lines[0].startswith(f"fastscribe: the system refuses more memory or threads ({error}): raise the limits")
+
+
+def test_what_onednn_cannot_do_is_no_lack_of_memory() -> None:
+    assert not is_out_of_memory(RuntimeError("could not create a primitive descriptor for a matmul primitive"))
 
 
 @pytest.mark.posix

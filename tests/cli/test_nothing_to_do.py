@@ -87,16 +87,50 @@ def test_a_manifest_with_other_fields_is_done_and_its_rows_get_them(clips: Path,
     assert fastscribe(*command).stderr.splitlines() == [done]
     write(f"{clips}/", speaker="bob")
     planned = fastscribe(*command, "--dry-run")
-    assert "fastscribe: 2 results would get new fields of the list\n" in planned.stderr
+    assert "fastscribe: 2 results would get the fields that their inputs have now\n" in planned.stderr
     assert json.loads(planned.stdout)["skipped"] == 2
     found = fastscribe(*command)
     assert found.returncode == 0
-    assert found.stderr.splitlines() == [done, "fastscribe: 2 results got new fields of their list"]
+    assert found.stderr.splitlines() == [done, "fastscribe: 2 results got the fields that their inputs have now"]
     for row, old in zip(rows((out / "transcripts.jsonl").read_text()), before, strict=True):
         assert (row.pop("speaker"), row.pop("audio_filepath")) == ("bob", str(clips / Path(old["audio_filepath"]).name))
         assert row == {name: old[name] for name in old if name not in ("speaker", "part", "audio_filepath")}
     assert json.loads((out / "report.json").read_text())["totals"]["files"] == 2
     assert fastscribe(*command).stderr.splitlines() == [done]
+
+
+def test_results_stay_while_their_recordings_are_out_of_reach(clips: Path, tmp_path: Path) -> None:
+    """Also on stdin, where the listing finds what is gone; a dry run counts them as done."""
+    out, paths = tmp_path / "out", tmp_path / "paths.txt"
+    paths.write_text("".join(f"{clip}\n" for clip in sorted(clips.iterdir())))
+    command = ("-m", MODEL, "-o", out, "-f", "srt")
+    assert fastscribe("transcribe", paths, *command).returncode == 0
+    results = [out / "transcripts.jsonl", *out.rglob("*.srt")]
+    before = [path.read_bytes() for path in results]
+    clips.rename(tmp_path / "elsewhere")
+    stay = "fastscribe: 2 recordings with results are out of reach: their results stay"
+    done = fastscribe("transcribe", paths, *command)
+    assert done.stderr.splitlines() == [f"fastscribe: {out}: all 2 inputs are done: there is nothing to do", stay]
+    planned = fastscribe("transcribe", paths, *command, "--dry-run")
+    assert planned.stderr.splitlines()[0] == stay and json.loads(planned.stdout)["skipped"] == 2
+    listed = fastscribe("transcribe", "-", *command, "--retry-failed", stdin=paths.read_text())
+    assert stay in listed.stderr.splitlines()
+    assert (done.returncode, planned.returncode, listed.returncode) == (0, 0, 0)
+    assert len(before) == 3 and [path.read_bytes() for path in results] == before
+
+
+def test_a_corrected_duration_is_no_sign_of_recordings_that_moved(clips: Path, tmp_path: Path) -> None:
+    (manifest := tmp_path / "lists" / "rows.jsonl").parent.mkdir()
+    command = ("transcribe", manifest, "-m", MODEL, "-o", tmp_path / "out")
+    for duration_s in (1.0, 1.5):
+        given = [{"audio_filepath": f"../in/{clip.name}", "duration": duration_s} for clip in sorted(clips.iterdir())]
+        manifest.write_text("".join(json.dumps(row) + "\n" for row in given))
+        done = fastscribe(*command)
+        assert done.returncode == 0 and "--moved" not in done.stderr
+    assert "2 results are of inputs not given this time" in done.stderr
+    clips.rename(tmp_path / "elsewhere")
+    manifest.write_text(manifest.read_text().replace("../in", "../elsewhere"))
+    assert "--moved" in fastscribe(*command).stderr
 
 
 def test_the_report_of_the_run_that_did_the_work_stays_and_events_are_of_each_run(clips: Path, tmp_path: Path) -> None:

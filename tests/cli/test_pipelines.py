@@ -178,14 +178,15 @@ def test_dry_run(tmp_path: Path) -> None:
     assert rows(before["transcripts.jsonl"].decode())
 
 
-def test_an_empty_list_on_stdin_changes_nothing(tmp_path: Path) -> None:
-    out, given = tmp_path / "out", ("-", "-o", tmp_path / "out")
+def test_an_empty_list_on_stdin_removes_nothing(tmp_path: Path) -> None:
+    """Nor does it say so."""
+    out, given = tmp_path / "out", ("transcribe", "-", "-m", MODEL, "-o", tmp_path / "out")
+    assert fastscribe(*given, stdin=f"{FIRST}\n").returncode == 0
+    before = (out / "transcripts.jsonl").read_bytes()
     for overwrite in ((), ("--overwrite",)):
-        before = {path.name: path.read_bytes() for path in out.iterdir()} if out.exists() else {}
-        empty = transcribe(*given, *overwrite, stdin="\n")
+        empty = fastscribe(*given, *overwrite, stdin="\n")
         assert (empty.returncode, empty.stderr) == (2, "fastscribe: no input at all: nothing was given to transcribe\n")
-        assert ({path.name: path.read_bytes() for path in out.iterdir()} if out.exists() else {}) == before
-        assert transcribe(*given, stdin=f"{FIRST}\n").returncode == 0
+        assert (out / "transcripts.jsonl").read_bytes() == before
 
 
 BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}

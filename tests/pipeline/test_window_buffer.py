@@ -179,6 +179,29 @@ def test_data_of_a_server_wait_until_no_others_come_and_files_longer(pool, monke
     more.set()
 
 
+def test_no_text_that_threads_finish_waits_long_for_a_window(pool, monkeypatch) -> None:
+    """While no window is ready, the run takes what is finished meanwhile at each IDLE."""
+    waits, more = list[float](), threading.Event()
+
+    class Timed(threading.Condition):
+        def wait(self, timeout: float | None = None) -> bool:
+            if timeout is not None:
+                waits.append(timeout)
+            return super().wait(timeout)
+
+    monkeypatch.setattr(window_buffer, "Condition", Timed)
+
+    def source() -> Generator[int, None, None]:
+        more.wait()
+        yield 1
+
+    found = iter(buffered(source(), pool, 100))
+    assert [next(found) for _ in range(4)] == [IDLE] * 4
+    assert len(waits) >= 3 and max(waits) <= 0.05
+    more.set()
+    assert [window for window in found if window is not IDLE] == [[1]]
+
+
 def test_idle_is_yielded_again_and_again(pool, monkeypatch) -> None:
     monkeypatch.setattr(window_buffer, "_IDLE_S", 0.01)
     more = threading.Event()

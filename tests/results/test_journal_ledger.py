@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fastscribe.audio.failures import input_failure
 from fastscribe.config import OutputStyle
-from fastscribe.results.interfaces import OutputRun
+from fastscribe.results.interfaces import Moved, OutputRun
 from fastscribe.results.journal import ENTRY, Entry, Journal, Layouts
 from fastscribe.results.journal_ledger import JournalLedger, state_of
 from fastscribe.results.shards import Shard
@@ -78,8 +78,28 @@ def test_a_changed_input_is_not_done(clip: Path) -> None:
     assert not is_done(JournalLedger(RUN, previous), source(clip, row=row, offset_s=1.0))
     os.utime(clip, ns=(0, 12345))
     assert not is_done(JournalLedger(RUN, previous), source(clip, row=row))
-    clip.unlink()
-    assert not is_done(JournalLedger(RUN, previous), source(clip, row=row))
+
+
+def test_a_result_stays_while_its_recording_is_out_of_reach(clip: Path) -> None:
+    row = {"audio_filepath": "a.wav", "text": "one"}
+    given = [source(clip), source(clip, 1, row=row), source(clip, 2, row=row, offset_s=1.0, duration_s=2.0)]
+    previous, failed = (after(*((one, has_failed) for one in given)) for has_failed in (False, True))
+    gone = clip.rename(clip.with_suffix(".gone"))
+    unlisted = input_failure(str(clip), "permission denied")
+    for first in (given[0], unlisted):
+        ledger = JournalLedger(replace(RUN, retry_failed=True), previous)
+        others = (given[1], replace(given[2], id="x", row={**row, "text": "two"}))
+        assert all(is_done(ledger, one) for one in (first, *others))
+        assert (ledger.num_done, ledger.num_out_of_reach, ledger.num_renewed) == (3, 3, 0)
+        assert not is_done(JournalLedger(RUN, failed), first)
+    assert not is_done(JournalLedger(RUN, previous), source(clip, offset_s=3.0))
+    moved = replace(RUN, moved=Moved(str(clip.parent), str(clip.parent / "new")))
+    assert not is_done(JournalLedger(moved, previous), source(clip.parent / "new" / "b.wav"))
+    ledger = JournalLedger(moved, previous)
+    assert is_done(ledger, source(clip.parent / "new" / "a.wav")) and ledger.num_out_of_reach == 1
+    gone.rename(clip)
+    ledger = JournalLedger(RUN, previous)
+    assert is_done(ledger, given[0]) and not ledger.num_out_of_reach
 
 
 @pytest.mark.parametrize(

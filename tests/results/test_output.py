@@ -13,12 +13,13 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fastscribe._system import remote
 from fastscribe._system.remote.store import RemoteNotFound, RemoteUnavailable
 from fastscribe._system.text_layout import clean_text
-from fastscribe.audio.failures import to_failure
+from fastscribe.audio.failures import input_failure, to_failure
 from fastscribe.config import OutputStyle
 from fastscribe.errors import AudioError, OutputError, UsageError
 from fastscribe.results.interfaces import Moved, OutputRun
@@ -27,7 +28,7 @@ from fastscribe.results.paths import Paths
 from fastscribe.results.shards import Shard
 from fastscribe.results.storage_folder import FolderStorage
 from fastscribe.results.storage_object import ObjectStorage
-from fastscribe.types import AudioInfo, Failure, Source, Transcript
+from fastscribe.types import AudioInfo, Failure, Samples, Source, Transcript
 from tests.fakes.killed_store import killed_store
 
 OURS = (".lock", "journal.jsonl", "transcripts.jsonl")
@@ -42,13 +43,20 @@ def failed(id: str, index: int = 0) -> Failure:
     return Failure("/in/" + id, id, "load", "AudioError", "broken", None, index)
 
 
+def within_reach(path: str) -> Samples:
+    """Return what stands for a recording that is always within reach."""
+    return Samples(np.zeros(0, np.int16), 1, os.path.abspath(path))
+
+
 def put(output: JournaledOutput, result: Transcript | Failure, **changed: Any) -> bool:
     """Announce an input, and write its result if an earlier run has not done it.
 
     `changed` is of its manifest row, and decides its text.
     """
     item = result if isinstance(result, Failure) else result.audio
-    source = Source(item.path, item.path, item.id, index=item.index, row={"boost": changed} if changed else None)
+    source = Source(
+        item.path, within_reach(item.path), item.id, index=item.index, row={"boost": changed} if changed else None
+    )
     ledger = output.ledger
     if not ledger.expect(source) or ledger.skip(source):
         return False
@@ -314,6 +322,41 @@ def test_a_store_out_of_reach_is_tried_again_by_the_next_run(place: Place) -> No
             assert put(output, out_of_reach)
     assert place.run(["a.wav", "b.wav"]) == ["a.wav", "b.wav"]
     assert place.run(["a.wav", "b.wav"]) == []
+
+
+@pytest.mark.parametrize("gone", [0, 1, 2])
+def test_a_result_goes_with_the_row_that_someone_deleted(tmp_path: Path, gone: int) -> None:
+    """Its input need not be given, and the file stays."""
+    place, ids = Place(tmp_path), ["a.wav", "b.wav", "c.wav"]
+    place.run(ids, "txt")
+    lines = (tmp_path / "transcripts.jsonl").read_text().splitlines(keepends=True)
+    place.write("transcripts.jsonl", "".join(lines[:gone] + lines[gone + 1 :]))
+    left = ids[:gone] + ids[gone + 1 :]
+    for _ in range(2):
+        with place.opened("txt") as output:
+            assert not any(put(output, spoken(id, index=index)) for index, id in enumerate(left))
+            assert output.not_given_line() == "" and output.totals() == (2, 0, 2.0, 0)
+        assert place.rows() == [f"/in/{id}" for id in left]
+    assert sorted(place.contents()) == ["a.txt", "b.txt", "c.txt"]
+
+
+@pytest.mark.parametrize("is_listed", [True, False], ids=["a file's list", "a list on stdin"])
+def test_a_result_stays_while_its_recording_is_out_of_reach(place: Place, tmp_path: Path, is_listed: bool) -> None:
+    (here := tmp_path / "a.wav").touch()
+    source = Source(str(here), str(here), "a.wav")
+    missing = source if is_listed else input_failure(str(here), "permission denied")
+    with place.opened("txt", "json") as output:
+        assert output.ledger.expect(source) and not output.ledger.skip(source)
+        output.write(spoken("a.wav"))
+    before, rows = place.contents(), place.rows()
+    assert len(before) == 2
+    here.unlink()
+    for retry_failed in (False, True):
+        with place.opened("txt", "json", retry_failed=retry_failed) as output:
+            assert output.ledger.expect(missing) and output.ledger.skip(missing)
+            assert (output.ledger.num_done, output.ledger.num_out_of_reach) == (1, 1)
+            assert output.totals() == (1, 0, 1.0, 0)
+        assert (place.contents(), place.rows()) == (before, rows)
 
 
 def test_a_ledger_is_read_without_a_change(place: Place, tmp_path: Path) -> None:

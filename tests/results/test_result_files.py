@@ -15,13 +15,13 @@ import pytest
 from fastscribe.config import OutputStyle, SubtitleStyle
 from fastscribe.errors import OutputError
 from fastscribe.results.committer import Committer
-from fastscribe.results.interfaces import OutputRun
+from fastscribe.results.interfaces import Moved, OutputRun
 from fastscribe.results.journal import SYNCED
 from fastscribe.results.output import JournaledOutput, open_journaled
 from fastscribe.results.storage_folder import FolderStorage
 from fastscribe.results.storage_object import ObjectStorage
 from fastscribe.types import Segment, Source, Transcript, Word
-from tests.results.test_output import Place, failed, place, put, spoken, stopped
+from tests.results.test_output import Place, failed, place, put, spoken, stopped, within_reach
 
 __all__ = ["place"]  # a fixture
 
@@ -113,7 +113,7 @@ def test_a_new_row_replaces_its_own_files_alone(place: Place) -> None:
 def listed(output: JournaledOutput, id: str, index: int, **fields: Any) -> bool:
     """Announce an input of a manifest, and write its result if an earlier run has not done it."""
     result = heard(id, index)
-    source = Source(f"/in/{id}", f"/in/{id}", id, {"audio_filepath": f"/in/{id}", **fields}, index=index)
+    source = Source(f"/in/{id}", within_reach(f"/in/{id}"), id, {"audio_filepath": f"/in/{id}", **fields}, index=index)
     if output.ledger.expect(source) and output.ledger.skip(source):
         return False
     output.write(replace(result, audio=replace(result.audio, row=source.row)))
@@ -136,6 +136,61 @@ def test_new_fields_of_a_manifest_reach_rows_and_files_without_decoding(place: P
         assert {**row, "speaker": None} == {**json.loads(before["a.json"]), **fields, "speaker": None}
         assert files.get("a.srt") == (None if number is None else before["a.srt"])
         assert place.rows() == ["/in/a.wav", "/in/b.wav"]
+
+
+def test_new_fields_leave_files_that_do_not_have_them(place: Place) -> None:
+    """Files of other formats keep their layout, and those of this run are made. It is no new result of this run."""
+    with open_journaled(place.where, OutputRun(OutputStyle(("srt", "json"), subtitles=NARROW), {}), print) as output:
+        assert all(listed(output, id, index) for index, id in enumerate(IDS))
+    before = place.contents()
+    with place.opened("txt") as output:
+        assert not any(listed(output, id, index, speaker="ann") for index, id in enumerate(IDS))
+        output.flush()
+        assert (output.ledger.num_renewed, output.num_durable) == (2, 0)
+    after = place.contents()
+    assert "very\ncurious" in before["a.srt"] and after["a.srt"] == before["a.srt"] and after["a.txt"] == CUES.text
+    assert json.loads(after["a.json"]) == {**json.loads(before["a.json"]), "speaker": "ann"}
+    with open_journaled(place.where, OutputRun(OutputStyle(("srt",), subtitles=NARROW), {}), print) as output:
+        assert not listed(output, "a.wav", 0, speaker="ann") and not output.files.laid_out_again
+
+
+def test_new_fields_of_a_row_that_cannot_be_read_come_with_the_next_run(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with place.opened("json") as output:
+        assert listed(output, "a.wav", 0)
+    kind = FolderStorage if isinstance(place.where, Path) else ObjectStorage
+    with place.opened("json") as output:
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, "read", stopped)
+            assert not listed(output, "a.wav", 0, speaker="ann")
+        assert output.ledger.num_renewed == 0 and len(output.not_made) == 1
+    with place.opened("json") as output:
+        assert not listed(output, "a.wav", 0, speaker="ann") and output.ledger.num_renewed == 1
+    assert json.loads(place.contents()["a.json"])["speaker"] == "ann"
+
+
+def test_new_fields_of_a_recording_that_moved_come_with_the_next_run(place: Place, tmp_path: Path) -> None:
+    old, new = tmp_path / "before" / "a.wav", tmp_path / "behind" / "a.wav"
+    old.parent.mkdir()
+    old.write_bytes(b"sound")
+
+    def given(path: Path, moved: Moved | None = None, **fields: Any) -> tuple[int, int]:
+        run = OutputRun(OutputStyle(("json",)), {}, moved=moved)
+        source = Source(str(path), str(path), "a.wav", {"audio_filepath": str(path), **fields})
+        with open_journaled(place.where, run, print) as output:
+            if not (output.ledger.expect(source) and output.ledger.skip(source)):
+                result = heard("a.wav", 0)
+                output.write(replace(result, audio=replace(result.audio, row=source.row)))
+            return output.ledger.num_done, output.ledger.num_renewed
+
+    assert given(old) == (0, 0)
+    old.parent.rename(new.parent)
+    moved = Moved(str(old.parent), str(new.parent))
+    assert given(new, moved, speaker="ann") == (1, 0)
+    assert given(new, moved, speaker="ann") == (1, 1)
+    assert given(new, speaker="ann") == (1, 0)
+    assert json.loads(place.contents()["a.json"])["speaker"] == "ann" and len(place.rows()) == 1
 
 
 def test_a_kill_amid_new_fields_is_made_good(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

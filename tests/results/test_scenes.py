@@ -286,6 +286,24 @@ def test_an_edited_row_does_not_tell_where_a_recording_was(scene: Scene) -> None
 
 
 @in_a_folder
+def test_a_list_with_new_fields_does_not_hide_that_its_folder_is_elsewhere(scene: Scene) -> None:
+    """Equal sizes show nothing, so the times of change do."""
+
+    def write(folder: Path, **fields: object) -> Path:
+        rows = ({"audio_filepath": f"{name}.flac", **fields} for name in "ab")
+        (folder / "list.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return folder / "list.jsonl"
+
+    for name in "ab":
+        scene.recording(f"{name}.flac")
+    assert scene.transcribe(write(scene.inputs)) == 0
+    new = scene.inputs.rename(scene.inputs.with_name("elsewhere"))
+    for fields in ({}, {"speaker": "ann"}):
+        assert scene.transcribe(write(new, **fields), code=NO_MODEL) == 2
+        assert "nothing is decoded: --moved" in scene.said
+
+
+@in_a_folder
 @pytest.mark.parametrize(("clips", "code"), [(("one", "one"), 0), (("one", "two"), 2)])
 def test_recordings_of_a_fixed_length_are_decoded_each_night(scene: Scene, clips: tuple[str, str], code: int) -> None:
     """Equal sizes do not show that they are those of the night before, which are gone; a line says so."""

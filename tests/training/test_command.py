@@ -192,6 +192,11 @@ def test_a_run_goes_on_with_more_epochs(recipe_file: Path, tmp_path: Path, capsy
     assert rates[0][15] == rates[1][15] and rates[0][10] == rates[1][10] and rates[0][5] < rates[1][5]
     with pytest.raises(UsageError, match=r"run: run\.epochs 2: this run has had 3 already: give more"):
         train(recipe_file, folder, None, 2, "cpu", "fp32", False, False)
+    with_value(recipe_file, "run", "epochs", 2)  # the run had more from --epochs
+    capsys.readouterr()
+    train(recipe_file, folder, None, 0, "cpu", "fp32", False, False)
+    said = capsys.readouterr().err
+    assert "finished after 3 epochs; more run.epochs go on here" in said and "3 epochs: 15 steps in all, " in said
 
 
 def test_the_model_that_a_run_was_started_with_is_named(few: Path, tmp_path: Path) -> None:

@@ -115,6 +115,19 @@ def test_lock(folder: RunFolder, tmp_path: Path) -> None:
         pass
 
 
+def test_a_state_of_another_version(folder: RunFolder) -> None:
+    torch.save({"format_version": 5}, folder.state)
+    said = (
+        f"{folder.state}: of another version, whose runs do not go on; use another folder, or --overwrite to start over"
+    )
+    with pytest.raises(UsageError, match=f"^{re.escape(said)}$"):
+        folder.load_state()
+    folder.last.mkdir()
+    said += f"; --init {folder.last} in another folder trains its model further"
+    with pytest.raises(UsageError, match=f"^{re.escape(said)}$"):
+        folder.load_state()
+
+
 @pytest.mark.parametrize(
     "room", [800, 4000, 40_000]
 )  # torch's error hides the disk's, unless closing the file fails too

@@ -22,15 +22,18 @@ from fastscribe._system.text_layout import count_of
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.errors import FastscribeError, UsageError
 from fastscribe.training import trainer as trainer_module
+from fastscribe.training.corpus import ManifestPart
 from fastscribe.training.data import prepare, trained_utterance_s
-from fastscribe.training.dataloader import AudioBatch
+from fastscribe.training.dataloader import AudioBatch, is_cut_short
 from fastscribe.training.distributed import DistributedContext
+from fastscribe.training.manifest import ExampleLimits, read_manifests
 from fastscribe.training.planner import EpochPlan, EpochPlanner
 from fastscribe.training.recipe import Recipe, parse_recipe
 from fastscribe.training.scoring import Scoring
 from fastscribe.training.state import RunFolder, even_means
 from fastscribe.training.trainer import Trainer
 from tests.conftest import MODELS, checkpoint
+from tests.helpers.archives import packed
 from tests.training.conftest import SECTIONS
 
 STILL: dict[str, Any] = {  # no random augmentation
@@ -318,6 +321,22 @@ def test_durations_that_end_before_their_recordings(manifest: Path, tmp_path: Pa
     assert said_of(*short[:5], *rows[5:]) == [f"recordings: 5 of 8 {goes_on} {rows[0]['audio_filepath']}"]
     assert said_of(*short, *rests) == [f"recordings: 1 of 12 {goes_on} {rows[7]['audio_filepath']}"]
     assert said_of(*rows) == []
+    tar = packed(
+        {f"{number}.wav": Path(row["audio_filepath"]).read_bytes() for number, row in enumerate(rows)},
+        tmp_path / "audio_0.tar",
+    )
+    packed_rows = [{**row, "audio_filepath": f"{number}.wav", "shard_id": 0} for number, row in enumerate(short[:2])]
+    assert said_of(*packed_rows, *rows[2:]) == [f"recordings: 2 of 8 {goes_on} {tar} at byte 512"]
+
+
+def test_a_recording_that_is_gone_is_not_cut_short(tmp_path: Path) -> None:
+    """All ranks leave it out later. An error in the first one alone would leave the others waiting."""
+    soundfile.write(tmp_path / "a.wav", np.zeros(16_000, np.int16), 8000)
+    (tmp_path / "list.jsonl").write_text('{"audio_filepath": "a.wav", "duration": 1.0, "text": "one"}\n')
+    [example] = read_manifests([ManifestPart(str(tmp_path / "list.jsonl"))], ExampleLimits()).examples
+    assert is_cut_short(example)
+    (tmp_path / "a.wav").unlink()
+    assert not is_cut_short(example)
 
 
 def test_shortest_recording(manifest: Path, tmp_path: Path) -> None:

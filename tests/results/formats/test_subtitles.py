@@ -285,6 +285,12 @@ def test_impossible_style_is_refused(name: str, values: list[Any]) -> None:
             SubtitleStyle(**{name: value})
 
 
+def test_a_width_that_is_not_whole_is_said_to_be_that() -> None:
+    for width, problem in ((30.5, "not a whole number from 2"), (1, "not a number from 2")):
+        with pytest.raises(UsageError, match=f": {problem}$"):
+            SubtitleStyle(max_line_width=width)  # type: ignore[arg-type]
+
+
 def test_spans_locate_each_word() -> None:
     (cue,) = words_to_cues(evenly_spoken("aaaa bbbb cccc"), 9000, SubtitleStyle(max_line_width=10))
     assert cue.lines == ("aaaa", "bbbb cccc")
