@@ -1,6 +1,6 @@
 """A list of paths in a file or on stdin: one a line, or each ended by a NUL.
 
-Text of another kind is told from one by its first line.
+The first line tells such a list from text of another kind.
 """
 
 from __future__ import annotations
