@@ -499,13 +499,12 @@ def _labels(lines: Sequence[str], num_lines: int, begins_with_name: bool = False
     if len(found) == num_lines > 1:  # as our own texts of dialogues are
         return names
     # The minutes of a call, say, with a name before each line; or the subtitles of a dialogue.
-    if len(counts) < len(found):
-        is_named = len(found) * 2 > num_lines or (begins_with_name and len(counts) > 1)
-    else:  # each comes once; so does "Remember: never .." in a text with capitals
+    is_named = len(found) * 2 > num_lines or (begins_with_name and len(counts) > 1)
+    if len(counts) == len(found):  # each comes once; so does "Remember: never .." in a text with capitals
         texts = [line[label.end() if label else 0 :].lstrip() for label, line in zip(places, lines, strict=True)]
         begins_small = any(label and text[:1].islower() for label, text in zip(places, texts, strict=True))
         has_capitals = any(text != text.lower() for text in texts)
-        is_named = len(found) > 1 and len(found) * 2 >= num_lines and not (begins_small and has_capitals)
+        is_named = is_named and len(found) > 1 and not (begins_small and has_capitals)
     repeated = {label for label in names if counts[label] > 1 or (len(timed) > 1 and label in timed)}
     return {label for label in names if _is_label(label, label in repeated, is_named)}
 

@@ -197,7 +197,9 @@ def _is_in_place(found: _Found, storage: Storage) -> bool:
         return False
     with suppress(ManifestError):
         span = row_span("", 0, _row_of(storage, found.entry))
-        return key_of(replace(found.source, offset_s=span.offset_s, duration_s=span.duration_s)) == found.entry.key
+        lengths = (span.duration_s, None)  # a row has its length in any case
+        sources = (replace(found.source, offset_s=span.offset_s, duration_s=length) for length in lengths)
+        return found.entry.key in map(key_of, sources)
     return False
 
 

@@ -109,12 +109,13 @@ def test_names_before_lines() -> None:
         (["one", "ANNA: two", "BOB: six"], ["one", "two", "six"], ["", "ANNA", "BOB"]),
         (["Narrator: One.", "Two.", "Remember: three.", "Four."], None, []),
         (["Narrator: One.", "Remember: two.", "Three."], None, []),
-        (["Narrator: One.", "Two.", "Later: Three.", "Four.", "Five."], None, []),
+        (["Anna: One.", "Two.", "Ben: Six.", "Ten."], ["One.", "Two.", "Six.", "Ten."], ["Anna"] * 2 + ["Ben"] * 2),
+        (["Anna: A.", "B.", "C.", "Ben: D.", "E."], ["A.", "B.", "C.", "D.", "E."], ["Anna"] * 3 + ["Ben"] * 2),
         (["Narrator: One."], None, []),
     ],
     ids=[
         "first of each turn", "after a sound", "small letters", "two in a cue", "behind another", "not the first",
-        "a dialogue with a title", "other begins", "more of them", "too few", "a lone one",
+        "a dialogue with a title", "other begins", "more of them", "two turns", "two long turns", "a lone one",
     ],
 )  # fmt: skip
 def test_names_tell_who_speaks_each_cue(cues: list[str], words: list[str] | None, speakers: list[str]) -> None:

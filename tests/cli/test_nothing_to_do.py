@@ -122,12 +122,12 @@ def test_results_stay_while_their_recordings_are_out_of_reach(clips: Path, tmp_p
 def test_a_corrected_duration_is_no_sign_of_recordings_that_moved(clips: Path, tmp_path: Path) -> None:
     (manifest := tmp_path / "lists" / "rows.jsonl").parent.mkdir()
     command = ("transcribe", manifest, "-m", MODEL, "-o", tmp_path / "out")
-    for duration_s in (1.0, 1.5):
-        given = [{"audio_filepath": f"../in/{clip.name}", "duration": duration_s} for clip in sorted(clips.iterdir())]
+    for span in ({}, {"duration": 1.0}, {"duration": 1.5}):
+        given = [{"audio_filepath": f"../in/{clip.name}", **span} for clip in sorted(clips.iterdir())]
         manifest.write_text("".join(json.dumps(row) + "\n" for row in given))
         done = fastscribe(*command)
         assert done.returncode == 0 and "--moved" not in done.stderr
-    assert "2 results are of inputs not given this time" in done.stderr
+    assert "4 results are of inputs not given this time" in done.stderr
     clips.rename(tmp_path / "elsewhere")
     manifest.write_text(manifest.read_text().replace("../in", "../elsewhere"))
     assert "--moved" in fastscribe(*command).stderr
