@@ -22,7 +22,7 @@ from fastscribe.cli.job import check_number, check_paths, using_folder
 from fastscribe.cli.nothing_to_do import check_moved
 from fastscribe.cli.run import fingerprint_of, loaded
 from fastscribe.cli.run_hooks import TranscribeJob
-from fastscribe.cli.run_messages import check_any_input, out_of_reach_line, say_listing, say_shard
+from fastscribe.cli.run_messages import check_any_input, say_listing, say_shard, say_stays
 from fastscribe.cli.terminal import earlier_text, filter_mpg123_messages, say, show_table
 from fastscribe.dry_run import DryRunReport, estimate_run
 from fastscribe.results.interfaces import Ledger
@@ -63,12 +63,8 @@ def report_dry_run(job: TranscribeJob) -> None:
             found = estimate_run(transcriber, job.output.inputs, ledger, usd_per_hour, FailureLines(say).add)
     check_any_input(found.files + found.failed + found.skipped, job.output.shard)
     say_listing(found.left_out, found.repeated, job.quiet)
-    if ledger.num_renewed and not job.quiet:
-        which = "its input has" if ledger.num_renewed == 1 else "their inputs have"
-        say(f"{count_of(ledger.num_renewed, 'result')} would get the fields that {which} now")
-    if (line := out_of_reach_line(ledger)) and not job.quiet:
-        say(line)
     if not job.quiet:
+        say_stays(ledger, got="would get")
         show_table(dry_run_table(found))
     if job.quiet or not is_on_terminal():
         print(json.dumps(found.to_json()), flush=True)

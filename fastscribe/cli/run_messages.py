@@ -238,21 +238,26 @@ def _failed_before(ledger: Ledger) -> str:
     return f"{number:,} failed in an earlier run and {were} left alone ({first}); --retry-failed tries {them} again"
 
 
-def out_of_reach_line(ledger: Ledger) -> str:
-    """Return how many inputs are done whose recordings are not there or out of reach; "" without any."""
-    if (number := ledger.num_out_of_reach) == 1:
-        return "1 recording with a result is out of reach: its result stays"
-    return f"{number:,} recordings with results are out of reach: their results stay" if number else ""
+def say_stays(ledger: Ledger, got: str = "got") -> None:
+    """Print how many results take new fields, and how many stay although their recordings are not there or out of reach.
+
+    Args:
+        ledger: The run's, with its counts.
+        got: Of the fields: "got", or what a dry run says.
+    """
+    if number := ledger.num_renewed:
+        which = "its input has" if number == 1 else "their inputs have"
+        say(f"{count_of(number, 'result')} {got} the fields that {which} now")
+    if number := ledger.num_out_of_reach:
+        one = "1 recording with a result is out of reach: its result stays"
+        say(one if number == 1 else f"{number:,} recordings with results are out of reach: their results stay")
 
 
 def say_made_again(output: JournaledOutput, quiet: bool) -> int:
     """Print how many results got files without decoding, and which files could not be written. Return the latter's number."""
-    num_made, not_made, num_renewed = output.files.num_made_again, output.not_made, output.ledger.num_renewed
-    if num_renewed and not quiet:
-        which = "its input has" if num_renewed == 1 else "their inputs have"
-        say(f"{count_of(num_renewed, 'result')} got the fields that {which} now")
-    if (line := out_of_reach_line(output.ledger)) and not quiet:
-        say(line)
+    num_made, not_made = output.files.num_made_again, output.not_made
+    if not quiet:
+        say_stays(output.ledger)
     if num_made and not quiet:
         recordings = f"{num_made} finished recording{'s' if num_made > 1 else ''}"
         looks = {"layout": "another layout (--max-line-width and so on)", "names": "other names of speakers"}

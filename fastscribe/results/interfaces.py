@@ -46,7 +46,7 @@ class Ledger:
         return self._shard.holds(source.id)
 
     def skip(self, source: Source | Failure) -> bool:
-        """Settle an input if an earlier run has done it. Return False if this run is to do it. Called from several threads."""
+        """Settle an input if an earlier run has done it. Return False if it is left to this run. Several threads call it."""
         return self.is_done(source) and self.settle(source)
 
     def is_done(self, source: Source | Failure) -> bool:
