@@ -24,15 +24,15 @@ _NO_LETTER = "\u2060"  # a word joiner
 _BRACKETS = re.compile(rf"{SQUARE_BRACKETS}|({OTHER_BRACKETS})")
 _MAX_SOUND_WORDS = 4  # in a line in round brackets; more may be spoken
 _MARKS = frozenset(DASHES + MUSIC + "*~_•…<>|/\\.,:;!?\"'")
-_LEADING = re.compile(rf"[{LEADING_MARKS}\s]+")
+_LEADING = re.compile(rf"\A[{LEADING_MARKS}\s]+")
 _CLOCK = r"\d{1,3}(?::\d\d){1,2}(?:[.,]\d{1,3})?"  # as other tools and people write when a line begins
 _TIME = re.compile(rf"\A[\[(]{_CLOCK}[\])]\s*")
 # A name with a colon, and perhaps a time before it; or a name and a time that are the whole line. A bold name may have a colon.
 _LABEL = re.compile(
-    r"(\*\*[^\n]{1,36}?\*\*|[^:\n]{1,40}?)"
-    rf"(?:\s*([\[(]{_CLOCK}[\])]\s*)?:(?=\s|$)|(?:\s*[\[(]|\s\s+)({_CLOCK})[\])]?\s*$)"
+    r"(\*\*[^\n]{1,36}?\*\*|[^:：\n]{1,40}?)"
+    rf"(?:\s*([\[(]{_CLOCK}[\])]\s*)?(?::(?=\s|$)|：)|(?:\s*[\[(]|\s\s+)({_CLOCK})[\])]?\s*$)"
 )
-_MAX_LABEL_WORDS = 4
+_MAX_LABEL_WORDS = 6  # The Right Honourable John Smith MP
 # In Markdown: a name, whose colon may be bold too, emphasis but that of names, and characters that are no markup.
 _BOLD_NAME = re.compile(r"\A\*\*((?:\\.|[^*\\\n]){1,36}?)(?:\*\*:|:\*\*)(?!\S)")
 _HEADING = re.compile(r"#{1,6}\s")
@@ -42,25 +42,25 @@ _EMPHASIS = re.compile(
     re.MULTILINE,
 )
 _ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
-_OWN_NAME = re.compile(r"(?:channel|speaker) \d+")  # of a speaker without a name (--speakers)
+_OWN_NAME = re.compile(r"(?i:channel|speaker) \d+")  # of a speaker without a name: ours (--speakers), or another tool's
 
 
 def spoken_cues(cues: Sequence[Sequence[str]], names: Sequence[Sequence[str]]) -> tuple[list[str], list[str | None]]:
     """Return the words of each cue, separated by single spaces, and its speaker's name: "" without one, None if it has several.
 
-    `names` are those in the markup of each. In a cue without any, they stand before lines.
+    `names` are those in the markup of each. In cues without any, they stand before lines.
     """
     texts = [SOUNDS.sub(" ", SOUNDS.sub(" ", "\n".join(lines))) for lines in cues]  # twice: ([music])
-    lines = [
-        [_LEADING.sub("", line, count=1) if _LEADING.match(line) else line for line in one.split("\n")] for one in texts
-    ]
-    all_lines = [line for one in lines for line in one if line]
-    labels = _labels(all_lines, len(cues), begins_with_name=bool(all_lines) and _LABEL.match(all_lines[0]) is not None)
-    words = [" ".join(word for line in one for word in _words(line, labels)) for one in lines]
-    return words, [
-        _name_in(own or [_parted(line, labels)[0] for line in one if line])
-        for own, one in zip(names, lines, strict=True)
-    ]
+    lines = [[_LEADING.sub("", line) for line in one.split("\n")] for one in texts]
+    unnamed = [one for own, one in zip(names, lines, strict=True) if not own]
+    unnamed_lines = [line for one in unnamed for line in one if line]
+    first = _LABEL.match(unnamed_lines[0]) if unnamed_lines else None
+    labels = _labels(unnamed_lines, len(unnamed), begins_with_name=first is not None and first[0].endswith(":"))
+    words, speakers = list[str](), list[str | None]()
+    for own, one in zip(names, lines, strict=True):
+        words.append(" ".join(word for line in one for word in _words(line, set(own) or labels)))
+        speakers.append(_name_in(own or [_parted(line, labels)[0] for line in one if line]))
+    return words, speakers
 
 
 def _name_in(names: Sequence[str]) -> str | None:
@@ -108,16 +108,16 @@ def untimed_lines(text: str) -> list[str]:
 def without_names(text: str) -> tuple[str, list[str | None]]:
     """Return a text without the speakers' names before its lines, as `-f txt` writes them, and who speaks each line.
 
-    A name may be bold, as `-f md` writes it. A line without a name is of the speaker before. None: before the first name.
-    Times before lines and names, and behind names, are left out too.
+    A name may be bold, as `-f md` writes it, or stand on a line of its own. A line without one is of the speaker before. None:
+    before the first name. Times before lines and names, and behind names, are left out too.
     """
     lines = untimed_lines(text)
-    num_spoken = sum(any(map(str.isalnum, _BRACKETS.sub("", line))) for line in lines)
+    num_spoken = sum(any(map(str.isalnum, _BRACKETS.sub("", _unlabelled(line)))) for line in lines)
     labels = _labels(lines, max(2, num_spoken))
     speaker, speakers = None, []
     for number, line in enumerate(lines):
         name, lines[number] = _parted(line, labels)
-        speaker = name.removeprefix("**").removesuffix("**") or speaker
+        speaker = _LEADING.sub("", name).removesuffix("**") or speaker
         speakers.append(speaker)
     return "\n".join(lines), speakers
 
@@ -126,6 +126,12 @@ def _parted(line: str, labels: set[str]) -> tuple[str, str]:
     """Return the speaker's name before a line, "" without one, and the rest of the line."""
     label = _LABEL.match(line)
     return (label[1], line[label.end() :].lstrip()) if label and label[1] in labels else ("", line)
+
+
+def _unlabelled(line: str) -> str:
+    """Return a line without what may be a name."""
+    label = _LABEL.match(line)
+    return line[label.end() if label else 0 :].lstrip()
 
 
 def _labels(lines: Sequence[str], num_lines: int, begins_with_name: bool = False) -> set[str]:
@@ -140,24 +146,34 @@ def _labels(lines: Sequence[str], num_lines: int, begins_with_name: bool = False
     if bold := {label for label in counts if label.startswith("**") and label.endswith("**")}:
         return bold
     names = {label for label in counts if len(label.split()) <= _MAX_LABEL_WORDS and any(map(str.isalpha, label))}
-    if len(found) == num_lines > 1:  # as our own texts of dialogues are
+    if len(found) >= num_lines > 1:  # as our own texts of dialogues are
         return names
+    texts = list(map(_unlabelled, lines))
+    has_capitals = any(text != text.lower() for text in texts)
+    pairs = zip(places, texts, strict=True) if has_capitals else ()
+    words = {label[1] for label, text in pairs if label and text[:1].islower()}  # "Remember: never .."
     # The minutes of a call, say, with a name before each line; or the subtitles of a dialogue.
     is_named = len(found) * 2 > num_lines or (begins_with_name and len(counts) > 1)
-    if len(counts) == len(found):  # each comes once; so does "Remember: never .." in a text with capitals
-        texts = [line[label.end() if label else 0 :].lstrip() for label, line in zip(places, lines, strict=True)]
-        begins_small = any(label and text[:1].islower() for label, text in zip(places, texts, strict=True))
-        has_capitals = any(text != text.lower() for text in texts)
-        is_named = is_named and len(found) > 1 and not (begins_small and has_capitals)
-    repeated = {label for label in names if counts[label] > 1 or (len(timed) > 1 and label in timed)}
-    return {label for label in names if _is_label(label, label in repeated, is_named)}
+    if len(counts) == len(found):  # each comes once
+        is_named = is_named and len(found) > 1 and not words
+    repeated = {label for label in names if counts[label] > 1}
+    named = names if is_named else set(timed if len(timed) > 1 else ())
+    if sum(_is_label(label, True, False) for label in repeated) > 1:  # others may say something once
+        named = named | (names - repeated - words)
+    return {label for label in names if _is_label(label, label in repeated, label in named)}
 
 
 def _is_label(label: str, is_repeated: bool, is_named: bool) -> bool:
-    """Return True for a speaker's name: one of our own, in capitals, without small initials, or one of a text full of names."""
-    if label.isupper() or _OWN_NAME.fullmatch(label) or (is_repeated and is_named):
+    """Return True for a speaker's name: one of our own, in capitals, without small initials, or one of a text full of names.
+
+    Words that come again, such as "he said", are names in such a text alone; so are those of a script without capitals.
+    """
+    if label.isupper() or _OWN_NAME.fullmatch(label):
         return True
-    return (is_repeated or is_named) and not any(word[0].islower() for word in label.split())
+    is_small = [word[0].islower() for word in label.split()]
+    if any(is_small):  # of Ursula von der Leyen neither the first nor the last
+        return is_named and (is_repeated or not (is_small[0] or is_small[-1]))
+    return is_named or (is_repeated and label != label.lower())
 
 
 def _words(line: str, labels: set[str]) -> Iterator[str]:

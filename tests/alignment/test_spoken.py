@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fastscribe.alignment.spoken import without_markup, without_names, without_sounds
+from fastscribe.alignment.texts import read_subtitles
+from fastscribe.results.formats.writers import render
+from fastscribe.types import AudioInfo, Segment, Transcript, Word
 
 
 @pytest.mark.parametrize(
@@ -31,14 +36,73 @@ from fastscribe.alignment.spoken import without_markup, without_names, without_s
         ("BEN (00:05): one\nsix\nAnna [0:09]: two\nten", "one\nsix\ntwo\nten", ["BEN", "BEN", "Anna", "Anna"]),
         ("Ben  0:05\none\n\nAnna (1:00:05)\ntwo\nsix", "\none\n\n\ntwo\nsix", [*["Ben"] * 3, *["Anna"] * 3]),
         ("It was 10:30\nat 9:15 we (10:30) ate\n[1984] is old\nDoors  10:30", None, [None] * 4),
+        ("Anna:\nHow?\n\nBen:\nSo.\nOr so.", "\nHow?\n\n\nSo.\nOr so.", [*["Anna"] * 3, *["Ben"] * 3]),
+        ("Moses said to Aaron:\nGo.\nCome.\nHe went.\nMoses said to Aaron:\nStay.\nHe stayed.", None, [None] * 7),
+        ("Speaker 1: One.\ntwo\nsix\nten", "One.\ntwo\nsix\nten", ["Speaker 1"] * 4),
+        ("张三：你好\n李四：再见", "你好\n再见", ["张三", "李四"]),
+        ("他说：“好”\n一\n二\n三\n他说：“不”\n四\n五", None, [None] * 7),
+        ("The Right Honourable John Smith: A\nAnna: B", "A\nB", ["The Right Honourable John Smith", "Anna"]),
+        ("- Anna: A\n>> BEN: B\nC", "A\nB\nC", ["Anna", "BEN", "BEN"]),
+        ("Ann van Dam: A\nB\nBen: C", "A\nB\nC", ["Ann van Dam", "Ann van Dam", "Ben"]),
     ],
 )
 def test_names_in_a_text(text: str, spoken: str | None, speakers: list[str | None]) -> None:
     assert without_names(text) == (text if spoken is None else spoken, speakers)
 
 
+def test_who_speaks_once_in_a_dialogue_of_others() -> None:
+    """The record of a house, in long lines. What begins small behind a colon goes on with a sentence."""
+    turns = {
+        "Ms Lee": "I rise.\nIt is bad.\nSo.",
+        "Mr Fox": "I agree.\nIndeed.",
+        "The Speaker": "Order.\nNote: we ask.",
+    }
+    names = ["Ms Lee", "Mr Fox", "The Speaker", "Ms Lee", "Mr Fox"]
+    words, speakers = without_names("\n".join(f"{name}: {turns[name]}" for name in names))
+    assert words == "\n".join(turns[name] for name in names)
+    assert speakers == [name for name in names for _ in turns[name].split("\n")]
+
+
+WORDS = {"en": ("so", "it", "is", "10:30", "there."), "zh": ("今天天气很好", "我们去公园。", "再见")}
+NAMES = ("Anna", "Ben", "speaker 1", "SPEAKER_00", "张三", "أحمد", "Ursula von der Leyen", "Dr. No", "O'Hara")
+
+
+@pytest.mark.parametrize("format", ["txt", "md", "srt", "vtt", "ass"])
+@pytest.mark.parametrize("script", WORDS)
+@settings(max_examples=40, deadline=None)
+@given(
+    speakers=st.lists(st.sampled_from(NAMES), min_size=2, max_size=4, unique=True),
+    more=st.lists(st.tuples(st.sampled_from(range(4)), st.integers(1, 60)), max_size=3),
+    length=st.integers(1, 60),
+)
+def test_dialogues_come_back(
+    script: str, format: str, speakers: list[str], more: list[tuple[int, int]], length: int
+) -> None:
+    """From what we write in each format: also if each speaks once, or for long, or in a script without spaces."""
+    turns = [(name, length) for name in speakers] + [(speakers[at % len(speakers)], count) for at, count in more]
+    segments = list[Segment]()
+    for number, (name, count) in enumerate(turns):
+        texts = [f"{WORDS[script][at % len(WORDS[script])]}{number}-{at}" for at in range(count)]
+        times = [(100 * number + at, 100 * number + at + 1) for at in range(count)]
+        words = [Word(text.title(), *time, 0.9, speaker=name) for text, time in zip(texts, times, strict=True)]
+        span = words[0].start_s, words[-1].end_s
+        segments.append(Segment(" ".join(word.text for word in words), *span, 0.9, tuple(words), speaker=name))
+    audio = AudioInfo("a.wav", "a.wav", 1000, 1, 100_000 * len(turns))
+    said = Transcript(audio, "", tuple(segments), (), speakers=tuple(speakers))
+    written = render(said, format)
+    if format in ("txt", "md"):
+        text, found = without_names(without_markup(written) if format == "md" else written)
+    else:
+        text, given_cues, _ = read_subtitles(written, format)
+        found = [cue.get("speaker") for cue in given_cues["cues"]]
+    lines = zip(text.split("\n"), found, strict=False)
+    assert [(word, name) for line, name in lines for word in line.split()] == [
+        (word.text, word.speaker) for word in said.words
+    ]
+
+
 @pytest.mark.parametrize(
-    ("given", "text"),
+    ("written", "text"),
     [
         ("# A talk\n\n[00:04] **Host**: Hi.\n**Guest:** Yes.", "\n\n**Host**: Hi.\n**Guest**: Yes."),
         ("**one** *two* __three__ _four_ ***five*** **six *seven* eight**", "one two three four five six seven eight"),
@@ -49,9 +113,9 @@ def test_names_in_a_text(text: str, spoken: str | None, speakers: list[str | Non
         ("**Dr: No:** One.\n**Dr: No**: Two.", "**Dr: No**: One.\n**Dr: No**: Two."),
     ],
 )
-def test_markdown(given: str, text: str) -> None:
+def test_markdown(written: str, text: str) -> None:
     """Headings, times and emphasis are left out. A name stays bold, so that it is one whatever it looks like."""
-    assert without_markup(given) == text
+    assert without_markup(written) == text
 
 
 def test_sounds_in_a_text_are_not_spoken() -> None:
