@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from fastscribe.results.formats.cue_markup import (
     DASHES,
@@ -139,8 +139,7 @@ def _labels(lines: Sequence[str], num_lines: int, begins_with_name: bool = False
 
     If names are bold, only these are names.
     """
-    places = [_LABEL.match(line) for line in lines]
-    found = [label for label in places if label]
+    found = [label for line in lines if (label := _LABEL.match(line))]
     counts = Counter(label[1] for label in found)
     timed = [label[1] for label in found if label[2] or label[3]]
     if bold := {label for label in counts if label.startswith("**") and label.endswith("**")}:
@@ -148,10 +147,10 @@ def _labels(lines: Sequence[str], num_lines: int, begins_with_name: bool = False
     names = {label for label in counts if len(label.split()) <= _MAX_LABEL_WORDS and any(map(str.isalpha, label))}
     if len(found) >= num_lines > 1:  # as our own texts of dialogues are
         return names
-    texts = list(map(_unlabelled, lines))
-    has_capitals = any(text != text.lower() for text in texts)
-    pairs = zip(places, texts, strict=True) if has_capitals else ()
-    words = {label[1] for label, text in pairs if label and text[:1].islower()}  # "Remember: never .."
+    has_capitals = any(text != text.lower() for text in map(_unlabelled, lines))
+    words = {
+        label[1] for label in found if has_capitals and _unlabelled(label.string)[:1].islower()
+    }  # Remember: never ..
     # The minutes of a call, say, with a name before each line; or the subtitles of a dialogue.
     is_named = len(found) * 2 > num_lines or (begins_with_name and len(counts) > 1)
     if len(counts) == len(found):  # each comes once
@@ -176,7 +175,5 @@ def _is_label(label: str, is_repeated: bool, is_named: bool) -> bool:
     return is_named or (is_repeated and label != label.lower())
 
 
-def _words(line: str, labels: set[str]) -> Iterator[str]:
-    for word in _parted(line, labels)[1].split():
-        if not _MARKS.issuperset(word):
-            yield word.strip(MUSIC[:-1])
+def _words(line: str, labels: set[str]) -> list[str]:
+    return [word.strip(MUSIC[:-1]) for word in _parted(line, labels)[1].split() if not _MARKS.issuperset(word)]

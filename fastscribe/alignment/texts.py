@@ -88,14 +88,11 @@ class Texts:
             from fastscribe.results.journal import read_header  # here, because NumPy would slow down --help
             from fastscribe.results.paths import journals_in
 
+            where = "where --overwrite removes them" if overwrite else ""
             if any("--align" not in read_header(paths.journal) for paths in journals_in(output)):
-                raise UsageError(
-                    f"--text {self.path}: the texts lie in the output folder, among results of transcribe: give another -o"
-                )
-            if overwrite:
-                raise UsageError(
-                    f"--text {self.path}: the texts lie in the output folder, where --overwrite removes them: give another -o"
-                )
+                where = "among results of transcribe"
+            if where:
+                raise UsageError(f"--text {self.path}: the texts lie in the output folder, {where}: give another -o")
 
     def attach(self, source: Source | Failure) -> Source | Failure | None:
         """Return the source with its text, or a Failure; None: the folder has no text of it.
@@ -287,15 +284,13 @@ def decode(content: bytes) -> tuple[str, str | None]:
     for mark, encoding in ((b"\xff\xfe\0\0", "utf-32"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")):
         if content.startswith(mark):
             return content.decode(encoding, "replace"), None
-    guess = "windows-1252"
     if zeros := content[:4096].count(b"\0"):
         is_little = content[1:4096:2].count(b"\0") * 2 > zeros
         guess = "utf-16-le" if is_little else "utf-16-be"
     else:
-        try:
+        with suppress(UnicodeDecodeError):
             return content.decode("utf-8-sig"), None
-        except UnicodeDecodeError:
-            pass
+        guess = "windows-1252"
     return content.decode(guess, "replace"), guess
 
 
@@ -339,21 +334,15 @@ def read_subtitles(text: str, format: str, encoding: str | None = None) -> tuple
     speaker = ""
     for cue, name in zip(cues, speakers, strict=True) if is_told else ():
         cue["speaker"] = speaker = name or speaker
-    given = {
-        "format": format,
-        **({"encoding": encoding} if encoding else {}),
-        **({"header": header} if header else {}),
-        "cues": cues,
-    }
-    return "\n".join(words), given, not is_told and any(name != "" for name in speakers)
+    given = {"format": format, "encoding": encoding, "header": header, "cues": cues}
+    has_unused_names = not is_told and any(name != "" for name in speakers)
+    return "\n".join(words), {name: value for name, value in given.items() if value}, has_unused_names
 
 
 def unused_names_lines(where: Sequence[str]) -> list[str]:
     """Return a line about texts with names of speakers that do not tell who speaks; none without such texts."""
-    if not where:
-        return []
     why = "other words come before the only one, or two are in a cue"
-    return [f"{first_of(where, _MAX_NAMED)}: names of speakers are not used: {why}"]
+    return [f"{first_of(where, _MAX_NAMED)}: names of speakers are not used: {why}"] if where else []
 
 
 def _without_repeats(cues: Sequence[list[str]]) -> list[list[str]]:

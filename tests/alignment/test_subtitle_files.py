@@ -78,13 +78,6 @@ def test_times_in_a_text() -> None:
     assert cues(given) == [(1.0, 2.0, shown[0]), (2.0, 3.0, shown[1])]
 
 
-def test_names_before_lines() -> None:
-    """A name with capitals counts if it comes again, or if most cues begin with one."""
-    assert spoken(srt("Anna Lee: one", "two", "Anna Lee: three")) == ["one", "two", "three"]
-    assert spoken(srt("Anna: one", "Bob: two")) == ["one", "two"]
-    assert spoken(srt("Anna: one", "two", "three")) == ["Anna: one", "two", "three"]
-
-
 @pytest.mark.parametrize(
     ("cues", "words", "speakers"),
     [
@@ -105,12 +98,14 @@ def test_names_before_lines() -> None:
         (["Anna: A.", "B.", "C.", "Ben: D.", "E."], ["A.", "B.", "C.", "D.", "E."], ["Anna"] * 3 + ["Ben"] * 2),
         (["Narrator: One."], None, []),
         (["Narrator: One.", "Two.", "Later: Six.", "Ten."], ["One.", "Two.", "Six.", "Ten."], ["Narrator"] * 2 + ["Later"] * 2),
+        (["Anna Lee: one", "two", "Anna Lee: three"], ["one", "two", "three"], ["Anna Lee"] * 3),
+        (["Anna: one", "two", "three"], None, []),
         (["翻译：张三", "一", "二", "我说：走", "三"], None, []),
     ],
     ids=[
         "first of each turn", "after a sound", "small letters", "two in a cue", "behind another", "not the first",
         "a dialogue with a title", "other begins", "more of them", "two turns", "two long turns", "a lone one",
-        "a title that looks like a name", "a colon of another script",
+        "a title that looks like a name", "again", "once", "a colon of another script",
     ],
 )  # fmt: skip
 def test_names_tell_who_speaks_each_cue(cues: list[str], words: list[str] | None, speakers: list[str]) -> None:
@@ -127,9 +122,6 @@ def test_voices_of_webvtt() -> None:
     assert [cue["speaker"] for cue in read_subtitles(text, "vtt")[1]["cues"]] == ["A & B", "A & B", "Bob"]
     both = text.replace("<v.loud Bob>", "<v Bob>no <v Anna>")
     assert not any("speaker" in cue for cue in read_subtitles(both, "vtt")[1]["cues"])
-
-
-def test_a_cue_with_a_voice_has_no_other_name() -> None:
     shown = ("<v Anna>Remember: one", "<v Anna>Remember: two", "<v Ben>Ben: three", "EVE: four")
     text = "WEBVTT\n\n" + "".join(f"0:0{n} --> 0:0{n + 1}\n{one}\n\n" for n, one in enumerate(shown))
     words, given, _ = read_subtitles(text, "vtt")
