@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from fastscribe.results.journal import Journal
 
 MAX_TEXT_BYTES = 64 << 20  # a thousand hours of speech take less
-_DOCUMENTS = (b"PK\3\4", b"%PDF-", b"\xd0\xcf\x11\xe0", b"{\\rtf")  # of Word, LibreOffice and others
+_DOCUMENTS = (b"PK\3\4", b"%PDF-", b"\xd0\xcf\x11\xe0", b"{\\rtf", b'{"', b'{\n  "')  # of Word and others, and our rows
 SUBTITLE_EXTENSIONS = (".srt", ".vtt", ".ass", ".ssa")
 _EXTENSIONS = (".txt", ".md", *SUBTITLE_EXTENSIONS)  # in a folder the first one counts
 _MAX_NAMED = 3  # files or recordings, in a message

@@ -145,7 +145,7 @@ class InputWindows:
             self._progress.queued_files, self._progress.queued_s, self._progress.has_all = self._buffer.queued()
 
     def _attached(self, source: Source | Failure) -> Source | Failure | None:
-        """Return an input with what its result is made of, such as a text; None, and count it, if it is left out."""
+        """Return an input with its text, or as it is; None for one that is left out, which counts as textless."""
         attached = source if self._rooms.attach is None else self._rooms.attach(source)
         self._progress.textless += attached is None
         return attached
