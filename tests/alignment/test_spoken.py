@@ -17,7 +17,7 @@ from fastscribe.types import AudioInfo, Segment, Transcript, Word
     [
         ("Anna: Hi.\n\nBerta: Yes\nor no.", "Hi.\n\nYes\nor no.", ["Anna", "Anna", "Berta", "Berta"]),
         ("agent: a\ncustomer: b\nagent: c\ncustomer: d", "a\nb\nc\nd", ["agent", "customer"] * 2),
-        ("channel 1: a", "a", ["channel 1"]),
+        ("channel 1: a\nb\nc\nSpeaker 2: d\ne", "a\nb\nc\nd\ne", [*["channel 1"] * 3, *["Speaker 2"] * 2]),
         ("Title\n\nAnna:\nHi.\nAnna: Yes.", "Title\n\n\nHi.\nYes.", [None, None, "Anna", "Anna", "Anna"]),
         ("Note: a door.", "Note: a door.", [None]),
         ("Note: a door.\nBye.\nRemember: go.", None, [None] * 3),
@@ -37,7 +37,6 @@ from fastscribe.types import AudioInfo, Segment, Transcript, Word
         ("It was 10:30\nat 9:15 we (10:30) ate\n[1984] is old\nDoors  10:30", None, [None] * 4),
         ("Anna:\nHow?\n\nBen:\nSo.\nOr so.", "\nHow?\n\n\nSo.\nOr so.", [*["Anna"] * 3, *["Ben"] * 3]),
         ("Moses said to Aaron:\nGo.\nCome.\nHe went.\nMoses said to Aaron:\nStay.\nHe stayed.", None, [None] * 7),
-        ("Speaker 1: One.\ntwo\nsix\nten", "One.\ntwo\nsix\nten", ["Speaker 1"] * 4),
         ("张三：你好\n李四：再见", "你好\n再见", ["张三", "李四"]),
         ("他说：“好”\n一\n二\n三\n他说：“不”\n四\n五", None, [None] * 7),
         ("The Right Honourable John Smith: A\nAnna: B", "A\nB", ["The Right Honourable John Smith", "Anna"]),

@@ -121,7 +121,6 @@ def test_lines_now_and_then_where_there_is_no_terminal(
 
 
 def test_inputs_without_a_text_are_not_awaited() -> None:
-    """Of ten recordings given to align, those of each of two shards about."""
     bar = ProgressBar(True, SimpleNamespace(number=10, is_about=False), num_shards=2)  # type: ignore[arg-type]
     assert bar.num_inputs == 5
     bar.watch(lambda: Progress(textless=4))
