@@ -17,6 +17,7 @@ from fastscribe.audio.manifest import NUMBERS, PATH_NAMES, read_numbers
 from fastscribe.errors import ManifestError
 
 _DELIMITERS = {"csv": ",;\t|", "tsv": "\t,;|"}
+_DECIMAL_COMMA = re.compile(r"\A\s*(\d+),(\d+)\s*\Z", re.ASCII)  # where semicolons separate cells: a German Excel's
 _SEPARATOR = re.compile(r"\"?sep=([^\w\s\"']|\t)\"?\s*", re.IGNORECASE)
 
 
@@ -50,7 +51,7 @@ def table_rows(
             cells = next(reader, None)
             if cells is None:
                 return
-            yield numbers[0], _row(path, numbers[0], columns, column, cells)
+            yield numbers[0], _row(path, numbers[0], columns, column, cells, delimiter)
         except csv.Error as error:
             yield numbers[0], ManifestError(path, numbers[0], f"not a row of a table: {error}")
 
@@ -82,7 +83,7 @@ def _column(name: str, position: int) -> str:
 
 
 def _row(
-    path: str, number: int, columns: Sequence[str], column: str, cells: Sequence[str]
+    path: str, number: int, columns: Sequence[str], column: str, cells: Sequence[str], delimiter: str
 ) -> dict[str, Any] | ManifestError:
     if not is_utf8("".join(cells)):
         return ManifestError(path, number, "not valid UTF-8")
@@ -90,9 +91,11 @@ def _row(
         counts = f"{len(cells)} columns, and the first line names {len(columns)}"
         return ManifestError(path, number, f"{counts}: {','.join(cells):.60}")
     fields: dict[str, Any] = dict(zip(columns, cells, strict=False))
-    for name in NUMBERS:
-        if not fields.get(name, "x").strip():
+    for name in fields.keys() & NUMBERS.keys():
+        if not fields[name].strip():
             del fields[name]
+        elif delimiter == ";":
+            fields[name] = _DECIMAL_COMMA.sub(r"\1.\2", fields[name])
     read_numbers(fields)
     given = fields.get(column, "").strip()
     is_quoted = len(given) > 1 and given[0] == given[-1] == '"'
