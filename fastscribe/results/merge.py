@@ -110,26 +110,29 @@ def merge(folders: Sequence[Path], destination: Path, ordered: bool) -> MergeRes
     foreign = [str(path) for path in (own.rows, own.report) if status_of(path) is not None and path not in ours]
     if foreign:
         raise in_the_way(foreign[0])
-    written = [own.report, own.rows]  # in this order: the report says that the others are ours
-    if all(paths == own for paths in journals_in(destination)):
-        written.append(own.journal)
+    _write(merged, own, ordered)
+    return merged
+
+
+def _write(merged: MergeResult, own: Paths, ordered: bool) -> None:
+    """Write the report, the rows and, in a folder without shards, the journal. They are renamed in this order."""
+    has_shards = any(paths != own for paths in journals_in(own.directory))
+    written = {own.rows: "rows_bytes"} if has_shards else {own.rows: "rows_bytes", own.journal: "journal_bytes"}
     try:
-        _write_rows(merged, own, ordered, with_journal=own.journal in written)
-        sizes = {f"{path.stem}_bytes": temp_path_for(path).stat().st_size for path in written[1:]}
-        sizes["rows_bytes"] = sizes.pop("transcripts_bytes")
+        _write_rows(merged, own, ordered, with_journal=not has_shards)
+        sizes = {name: temp_path_for(path).stat().st_size for path, name in written.items()}
         write_temp(own.report, (json.dumps(merged_report(merged) | sizes, indent=2) + "\n").encode())
-        for path in written:
+        for path in (own.report, *written):
             sync_path(temp_path_for(path))
         remove(own.journal)  # of an earlier merge, whose rows go
-        sync_folder(destination)
-        for path in written:
+        sync_folder(own.directory)
+        for path in (own.report, *written):  # the report says that the others are ours
             rename_into_place(path)
-            sync_folder(destination)
+            sync_folder(own.directory)
     except BaseException:
-        for path in written:
+        for path in (own.report, *written):
             discard_temp(path)
         raise
-    return merged
 
 
 def _find(folders: Sequence[Path]) -> list[ShardResult]:
