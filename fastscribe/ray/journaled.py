@@ -86,7 +86,7 @@ def transcribe(
         inputs = _sources(inputs, path_column)
     style = OutputStyle(cast(Any, formats), tokens)
     with ExitStack() as stack:
-        setup = Setup(model, device, dtype, options, style)
+        setup = Setup(model, device, dtype, options)
         transcriber = stack.enter_context(RayTranscriber.start(setup, say, address=address, workers=workers))
         fingerprint = run_fingerprint(transcriber, transcriber.model_digest, options, style)
         run = OutputRun(style, fingerprint, overwrite=not resume, retry_failed=retry_failed, ordered=ordered)

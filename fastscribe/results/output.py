@@ -163,7 +163,7 @@ class JournaledOutput:
 
     def _names_of_all(self, run: OutputRun) -> Names:
         """Return what gives names, which knows those of all shards."""
-        formats = file_formats(run.style.formats)
+        formats = file_formats(run.style.formats or self.journal.formats)
         others = [shard for shard in self._shards if shard != run.shard] if formats else []
         storage = self._storage
         return Names([self.journal, *map(storage.load, others)], formats, lambda file: storage.size(file) is not None)
@@ -533,15 +533,12 @@ def last_run(place: Path | str, shard: Shard) -> LastRun | None:
         return last_run_in(file, paths.journal)
 
 
-def style_at(run: OutputRun) -> OutputStyle:
-    """Return a run's style with the names of speakers that were given for its place, behind those that it has itself."""
-    if run.place is None or run.overwrite:
-        return run.style
-    try:
-        stated = last_run(run.place, run.shard)
-    except (OSError, UsageError):  # opening it says what is wrong
-        return run.style
-    return run.style if stated is None else _with_names(run.style, stated.facts)
+def names_at(place: Path, shard: Shard) -> SpeakerNames | None:
+    """Return the names of speakers that were last given for a place; None: none were, or it cannot be read."""
+    stated = None
+    with suppress(OSError, UsageError):  # opening it says what is wrong
+        stated = last_run(place, shard)
+    return None if stated is None else _with_names(OutputStyle(), stated.facts).speaker_names
 
 
 def _with_names(style: OutputStyle, facts: Mapping[str, Any]) -> OutputStyle:
