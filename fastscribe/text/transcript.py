@@ -18,6 +18,9 @@ from fastscribe.text.tokenizer import Role, Tokenizer
 from fastscribe.types import Alternative, AudioInfo, Hypothesis, Segment, Token, Transcript, Utterance, Word
 
 _SENTENCE_ENDS = (".", "!", "?")
+# What a word may last beyond its letters: models write a space anywhere in the pause before them, as at the begin of a jingle.
+BESIDE_LETTERS_S = 0.08
+_MAX_PAUSE_S = 2.0  # between two letters of a word
 
 
 @dataclass(frozen=True)
@@ -133,8 +136,19 @@ def words_of(tokens: Sequence[Token], tokenizer: Tokenizer) -> list[Word]:
     A lone word mark makes a word without text, which no segment has. The first word starts at the first token, which may
     be a space.
     """
-    words = [_word(group, tokenizer) for group in _groups(tokens, tokenizer)]
+    return _words(_groups(tokens, tokenizer), tokens, tokenizer)
+
+
+def _words(groups: Sequence[list[Token]], tokens: Sequence[Token], tokenizer: Tokenizer) -> list[Word]:
+    words = [_word(group, tokenizer) for group in groups]
     return [replace(words[0], start_s=tokens[0].start_s), *words[1:]] if words else []
+
+
+def spoken_words(tokens: Sequence[Token], tokenizer: Tokenizer) -> list[Word]:
+    """Return the words that have a text, with the times of their letters: no word starts long before its first one."""
+    groups = _groups(tokens, tokenizer)
+    pairs = zip(_words(groups, tokens, tokenizer), groups, strict=True)
+    return [_by_letters(word, group, tokenizer.has_letters) for word, group in pairs if word.text]
 
 
 def group_words(token_ids: Sequence[int], tokenizer: Tokenizer) -> list[list[int]]:
@@ -172,6 +186,33 @@ def _is_before_punctuation(roles: Sequence[Role], index: int) -> bool:
     return next((role for role in roles[index + 1 :] if role != "space"), None) == "punctuation"
 
 
+def letters_of(spans_s: Sequence[tuple[float, float]], probabilities: Sequence[float]) -> tuple[int, int]:
+    """Return the indices of the first and the last of a word's letters that are of the word, by their times.
+
+    Letters with a long pause between them, as with music before the first word, are not of one word: the likelier part of
+    them counts.
+    """
+    cuts = [index for index in range(1, len(spans_s)) if spans_s[index][0] - spans_s[index - 1][1] > _MAX_PAUSE_S]
+    parts = itertools.pairwise([0, *cuts, len(spans_s)])
+    first, end = max(parts, key=lambda part: sum(probabilities[slice(*part)]))
+    return first, end - 1
+
+
+def _by_letters(word: Word, group: list[Token], has_letters: Sequence[bool]) -> Word:
+    """Return a word that starts hardly before its letters, and ends with them if others are far from it."""
+    first_letter = next((token for token in group if has_letters[token.id]), None)
+    if first_letter is None or (
+        first_letter.start_s - word.start_s <= BESIDE_LETTERS_S
+        and group[-1].start_s - first_letter.end_s <= _MAX_PAUSE_S
+    ):
+        return word
+    letters = [token for token in group if has_letters[token.id]]
+    spans_s = [(token.start_s, token.end_s) for token in letters]
+    first, last = letters_of(spans_s, [token.confidence for token in letters])
+    end_s = word.end_s if last == len(letters) - 1 else letters[last].end_s
+    return replace(word, start_s=max(word.start_s, letters[first].start_s - BESIDE_LETTERS_S), end_s=end_s)
+
+
 def _word(group: list[Token], tokenizer: Tokenizer) -> Word:
     ids = [token.id for token in group]
     if not tokenizer.dropped_in_words_ids.isdisjoint(ids):
@@ -196,7 +237,7 @@ def _segments(pieces: Sequence[Sequence[Token]], tokenizer: Tokenizer) -> list[S
     for piece in pieces:
         ids = [token.id for token in piece]
         for place in tokenizer.utterances(ids):
-            words = [word for word in words_of(piece[place], tokenizer) if word.text]
+            words = spoken_words(piece[place], tokenizer)
             is_ended = not tokenizer.utterance_end_ids.isdisjoint(ids[place])
             if is_ended:
                 segments += segments_of([*pending, *words])
@@ -262,5 +303,5 @@ def _of_utterance(
         written = " ".join(text.split())
         if len(seen) < count and written not in seen:
             seen.add(written)
-            words = words_of(timed_tokens(hypothesis, tokenizer, clock, zero_duration_ids), tokenizer)
+            words = spoken_words(timed_tokens(hypothesis, tokenizer, clock, zero_duration_ids), tokenizer)
             yield Alternative(text, hypothesis.score, utterance.start_s, clock.end_s, tuple(words))
