@@ -39,7 +39,7 @@ from fastscribe.pipeline.batching import Budget
 from fastscribe.results.formats.given_cues import GivenCues, cues_of_row
 from fastscribe.segmentation.seams import normalized_text
 from fastscribe.text.tokenizer import Tokenizer
-from fastscribe.text.transcript import BESIDE_LETTERS_S, DecodedUtterance, group_words, letters_of, segments_of
+from fastscribe.text.transcript import DecodedUtterance, group_words, segments_of, span_around
 from fastscribe.types import (
     AudioInfo,
     Failure,
@@ -330,12 +330,8 @@ class TextAligner:
         spans_s = {token: self._clipped(job, job.token_spans[token]) for token in probabilities}
         start_s, end_s = min(start_s for start_s, _ in spans_s.values()), max(end_s for _, end_s in spans_s.values())
         letters = [token for token in probabilities if self._has_letters[job.script.token_ids[token]]]
-        if not letters:
-            return start_s, end_s
-        letter_spans_s = [spans_s[token] for token in letters]
-        first, last = letters_of(letter_spans_s, [probabilities[token] for token in letters])
-        begin_s = max(start_s, letter_spans_s[first][0] - BESIDE_LETTERS_S)
-        return begin_s, min(end_s, letter_spans_s[last][1] + BESIDE_LETTERS_S)
+        first_s, last_s = span_around([(*spans_s[token], probabilities[token]) for token in letters])
+        return max(start_s, first_s), min(end_s, last_s)
 
     def _token_logprobs(self, job: _Job) -> dict[int, float]:
         """Return for each aligned token the natural log of its mean probability in its frames."""

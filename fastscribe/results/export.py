@@ -21,9 +21,9 @@ from fastscribe._system.file_kinds import status_of
 from fastscribe.config import FILE_FORMATS, OutputStyle, SpeakerNames
 from fastscribe.errors import ManifestError, UsageError
 from fastscribe.results.interfaces import OutputRun
-from fastscribe.results.journal import Journal, read_header, read_journal
+from fastscribe.results.journal import Journal, LastRun, read_header, read_journal
 from fastscribe.results.names import Names
-from fastscribe.results.output import JournaledOutput, last_run, names_at, open_journaled
+from fastscribe.results.output import JournaledOutput, last_run, open_journaled, with_names
 from fastscribe.results.paths import Paths, journals_in
 from fastscribe.results.repair import edited_rows
 from fastscribe.results.result_files import file_formats
@@ -91,8 +91,8 @@ def export_in_place(directory: Path, style: OutputStyle, say: Callable[[str], ob
 
 def names_in(place: Path) -> SpeakerNames | None:
     """Return the names of speakers that were last given for a folder, or for rows in a folder; None: none were."""
-    found = (names_at(paths.directory, paths.shard) for paths in _runs_at(place))
-    return next(filter(None, found), None)
+    stated = filter(None, map(_stated, _runs_at(place)))
+    return next(filter(None, (with_names(OutputStyle(), run.facts).speaker_names for run in stated)), None)
 
 
 def formats_in(place: Path) -> list[str]:
@@ -110,11 +110,15 @@ def language_in(places: Iterable[Path]) -> str | None:
         if not runs:
             found.add(None)
         for paths in runs:
-            stated = None
-            with suppress(OSError, UsageError):  # a journal of another version: the rows are read without it
-                stated = last_run(paths.directory, paths.shard)
+            stated = _stated(paths)
             found.add(stated and (stated.facts.get("language") or stated.header.get("--language")))
     return found.pop() if len(found) == 1 else None
+
+
+def _stated(paths: Paths) -> LastRun | None:
+    with suppress(OSError, UsageError):  # a journal of another version: the rows are read without it
+        return last_run(paths.directory, paths.shard)
+    return None
 
 
 def _runs_at(place: Path) -> list[Paths]:

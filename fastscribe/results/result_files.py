@@ -51,7 +51,7 @@ class ResultFiles:
 
     def begin(self, style: OutputStyle, names: Names) -> None:
         """Take the style of a run, and what gives names to its files."""
-        self._keeps_layout = not style.formats  # nobody asked for files
+        self._keeps_layout = not style.formats  # the run asks for no files
         self.style = replace(style, formats=style.formats or self._journal.formats or ("jsonl",))
         self.formats, self.names = file_formats(self.style.formats), names
         self._layout, self._names_layout = layout_keys(style)

@@ -1,8 +1,9 @@
 """Hypotheses to words, segments and Transcript. Pure: no files, no tensors.
 
-The rules are those of NeMo 3.0 for transducers. A token with a word mark starts a word. Punctuation belongs to the previous
-word and has zero duration in TDT. A segment ends after a word that ends in . ! or ?. CTC tokens keep their own frames (see
-decode/ctc.py). Where utterances overlap, segmentation/seams.py selects the words, and the text is made of their tokens.
+The rules are those of NeMo 3.0 for transducers, but a transcript's words start with their letters. A token with a word mark
+starts a word. Punctuation belongs to the previous word and has zero duration in TDT. A segment ends after a word that ends in
+. ! or ?. CTC tokens keep their own frames (see decode/ctc.py). Where utterances overlap, segmentation/seams.py selects the words,
+and the text is made of their tokens.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from fastscribe.types import Alternative, AudioInfo, Hypothesis, Segment, Token,
 
 _SENTENCE_ENDS = (".", "!", "?")
 # What a word may last beyond its letters: models write a space anywhere in the pause before them, as at the begin of a jingle.
-BESIDE_LETTERS_S = 0.08
+_BESIDE_LETTERS_S = 0.08
 _MAX_PAUSE_S = 2.0  # between two letters of a word
 
 
@@ -186,31 +187,27 @@ def _is_before_punctuation(roles: Sequence[Role], index: int) -> bool:
     return next((role for role in roles[index + 1 :] if role != "space"), None) == "punctuation"
 
 
-def letters_of(spans_s: Sequence[tuple[float, float]], probabilities: Sequence[float]) -> tuple[int, int]:
-    """Return the indices of the first and the last of a word's letters that are of the word, by their times.
+def span_around(letters: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
+    """Return the earliest begin and the latest end of a word, by the begin, the end and the probability of each letter.
 
     Letters with a long pause between them, as with music before the first word, are not of one word: the likelier part of
     them counts.
     """
-    cuts = [index for index in range(1, len(spans_s)) if spans_s[index][0] - spans_s[index - 1][1] > _MAX_PAUSE_S]
-    parts = itertools.pairwise([0, *cuts, len(spans_s)])
-    first, end = max(parts, key=lambda part: sum(probabilities[slice(*part)]))
-    return first, end - 1
+    cuts = [index for index in range(1, len(letters)) if letters[index][0] - letters[index - 1][1] > _MAX_PAUSE_S]
+    parts = [letters[first:end] for first, end in itertools.pairwise([0, *cuts, len(letters)])]
+    own = max(parts, key=lambda part: sum(probability for *_, probability in part))
+    return (own[0][0] - _BESIDE_LETTERS_S, own[-1][1] + _BESIDE_LETTERS_S) if own else (-math.inf, math.inf)
 
 
 def _by_letters(word: Word, group: list[Token], has_letters: Sequence[bool]) -> Word:
-    """Return a word that starts hardly before its letters, and ends with them if others are far from it."""
-    first_letter = next((token for token in group if has_letters[token.id]), None)
-    if first_letter is None or (
-        first_letter.start_s - word.start_s <= BESIDE_LETTERS_S
-        and group[-1].start_s - first_letter.end_s <= _MAX_PAUSE_S
-    ):
+    """Return a word that starts hardly before its letters, and ends with them if others are far behind."""
+    first = next((token for token in group if has_letters[token.id]), group[0])
+    if first.start_s - word.start_s <= _BESIDE_LETTERS_S and group[-1].start_s - first.end_s <= _MAX_PAUSE_S:
         return word
-    letters = [token for token in group if has_letters[token.id]]
-    spans_s = [(token.start_s, token.end_s) for token in letters]
-    first, last = letters_of(spans_s, [token.confidence for token in letters])
-    end_s = word.end_s if last == len(letters) - 1 else letters[last].end_s
-    return replace(word, start_s=max(word.start_s, letters[first].start_s - BESIDE_LETTERS_S), end_s=end_s)
+    letters = [(token.start_s, token.end_s, token.confidence) for token in group if has_letters[token.id]]
+    start_s, end_s = span_around(letters)
+    is_cut = bool(letters) and end_s < letters[-1][0]
+    return replace(word, start_s=max(word.start_s, start_s), end_s=end_s if is_cut else word.end_s)
 
 
 def _word(group: list[Token], tokenizer: Tokenizer) -> Word:
