@@ -2,7 +2,7 @@
 
 The rules are those of NeMo 3.0 for transducers, but a transcript's words start with their letters. A token with a word mark
 starts a word. Punctuation belongs to the previous word and has zero duration in TDT. A segment ends after a word that ends in
-. ! or ?. CTC tokens keep their own frames (see decode/ctc.py). Where utterances overlap, segmentation/seams.py selects the words,
+. ! or ?. CTC tokens keep their own frames (decode/ctc.py). Where utterances overlap, segmentation/seams.py selects the words,
 and the text is made of their tokens.
 """
 
