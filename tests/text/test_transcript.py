@@ -76,7 +76,7 @@ JINGLE = ([0, 50, 60, 70, 100], [1] * 5)
         # The space before a word may be anywhere in a jingle. A letter far from likelier ones is none of the word.
         (SUBWORDS, pieces("▁", "s", "▁c", "▁", "at"), JINGLE, False, [("s", 49, 51), ("c", 60, 61), ("at", 99, 101)]),
         (SUBWORDS, pieces("▁c", "at", "s", "."), ([0, 40, 42, 44], [1] * 4), True, [("cats.", 39, 43)]),
-        (SUBWORDS, pieces("▁c", "at", "s", "."), ([0, 2, 42, 44], [1] * 4), True, [("cats.", 0, 3)]),
+        (SUBWORDS, pieces("▁c", "at", "s", "."), ([0, 2, 42, 44], [1] * 4), True, [("cats.", 0, 4)]),
         (SUBWORDS, pieces("▁c", "at", "s", "."), ([0, 20, 42, 44], [1] * 4), True, [("cats.", 0, 43)]),
     ],
 )
