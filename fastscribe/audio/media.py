@@ -100,7 +100,8 @@ class RemoteMedium:
 class FileObject:
     """A caller's file that can seek: all of it, wherever it stands. Each open() has a position of its own.
 
-    The caller may not use or close the file before the recording has its result.
+    The caller may not use the file before the recording has its result. To close it is to cancel the recording: what is read
+    after that is an OSError, in any thread.
 
     Args:
         file: The file, opened in binary mode.
@@ -122,9 +123,13 @@ class FileObject:
 
     def held_memory(self) -> tuple[int, int]:
         """See held_memory()."""
-        if isinstance(self._file, io.BytesIO) and not self._file.closed:
-            return id(self._file), io.BytesIO.getbuffer(self._file).nbytes
-        return id(self._file), 0
+        if not isinstance(self._file, io.BytesIO):
+            return id(self._file), 0
+        try:
+            with self._lock:
+                return id(self._file), io.BytesIO.seek(self._file, 0, os.SEEK_END)
+        except ValueError:  # it is closed, perhaps a moment ago
+            return id(self._file), 0
 
     def read_at(self, position: int, num_bytes: int) -> bytes:
         """Return the bytes from a position on, fewer at the end."""
