@@ -42,7 +42,19 @@ DtypePolicy = Literal["auto", "fastest"]  # what else the device decides; pipeli
 DtypeChoice = Literal[DtypePolicy, DtypeName]
 TrainDtypeChoice = Literal["auto", FloatDtypeName]
 ExportFormat = Literal["nemo", "hf"]  # model formats of other projects: NeMo's file, Hugging Face's folder
-OutputFormat = Literal["jsonl", "json", "srt", "vtt", "ass", "txt", "md", "tsv", "ctm", "rttm", "textgrid"]
+OutputFormat = Literal[
+    "jsonl",
+    "json",
+    "srt",
+    "vtt",
+    "ass",
+    "txt",
+    "md",
+    "tsv",
+    "ctm",
+    "rttm",
+    "textgrid",
+]
 OUTPUT_FORMATS: tuple[OutputFormat, ...] = get_args(OutputFormat)
 FILE_FORMATS = tuple(format for format in OUTPUT_FORMATS if format != "jsonl")  # of a file for each recording
 # Values in a checkpoint's config.

@@ -16,7 +16,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
@@ -123,13 +123,10 @@ class FileObject:
 
     def held_memory(self) -> tuple[int, int]:
         """See held_memory()."""
-        if not isinstance(self._file, io.BytesIO):
-            return id(self._file), 0
-        try:
-            with self._lock:
+        with suppress(ValueError), self._lock:  # of one that is closed, perhaps a moment ago
+            if isinstance(self._file, io.BytesIO):
                 return id(self._file), io.BytesIO.seek(self._file, 0, os.SEEK_END)
-        except ValueError:  # it is closed, perhaps a moment ago
-            return id(self._file), 0
+        return id(self._file), 0
 
     def read_at(self, position: int, num_bytes: int) -> bytes:
         """Return the bytes from a position on, fewer at the end."""
