@@ -183,7 +183,7 @@ def _cut(audio: Audio, source: Source) -> Source:
     return replace(source, id=source.id + suffix, offset_s=offset_s, duration_s=duration_s, track=track)
 
 
-def _seconds(name: str, value: Any) -> float | None:
+def _seconds(name: str, value: float | None) -> float | None:
     """Return a length of time as float: a product of NumPy's small numbers would overflow."""
     if value is None:
         return None
