@@ -30,7 +30,7 @@ from fastscribe.alignment.cue_times import fill, place_cues
 from fastscribe.alignment.forced_alignment import Span, align, frames_needed
 from fastscribe.alignment.loose_alignment import MAX_CELLS, LooseAlignment, align_loosely
 from fastscribe.alignment.script import Counts, Script, Speller
-from fastscribe.alignment.texts import untimed_lines, without_names
+from fastscribe.alignment.spoken import untimed_lines, without_names
 from fastscribe.audio.failures import to_failure
 from fastscribe.config import ModelConfig
 from fastscribe.errors import AudioError, CheckpointError, ModelOutputError

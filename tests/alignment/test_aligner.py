@@ -335,8 +335,10 @@ def test_models_without_a_ctc_head_are_refused() -> None:
 
 
 def test_one_text_is_of_one_recording(aligner: Aligner, tmp_path: Path) -> None:
-    text = tmp_path / "a.txt"
-    text.write_text("a", encoding="utf-8")
+    """The progress does not wait for the others of a folder."""
+    text = tmp_path / f"{FILES[0].stem}.txt"
+    text.write_text(TEXTS[FILES[0].name], encoding="utf-8")
+    assert len(list(aligner.align(FILES[:3], tmp_path))) == 1 and aligner.progress.textless == 2
     with pytest.raises(UsageError, match="several recordings"):
         list(aligner.align(FILES[:2], text))
     with pytest.raises(UsageError, match="no such file"):
