@@ -42,7 +42,19 @@ DtypePolicy = Literal["auto", "fastest"]  # what else the device decides; pipeli
 DtypeChoice = Literal[DtypePolicy, DtypeName]
 TrainDtypeChoice = Literal["auto", FloatDtypeName]
 ExportFormat = Literal["nemo", "hf"]  # model formats of other projects: NeMo's file, Hugging Face's folder
-OutputFormat = Literal["jsonl", "json", "srt", "vtt", "ass", "txt", "md", "tsv", "ctm", "rttm", "textgrid"]
+OutputFormat = Literal[
+    "jsonl",
+    "json",
+    "srt",
+    "vtt",
+    "ass",
+    "txt",
+    "md",
+    "tsv",
+    "ctm",
+    "rttm",
+    "textgrid",
+]
 OUTPUT_FORMATS: tuple[OutputFormat, ...] = get_args(OutputFormat)
 FILE_FORMATS = tuple(format for format in OUTPUT_FORMATS if format != "jsonl")  # of a file for each recording
 # Values in a checkpoint's config.
@@ -460,11 +472,7 @@ class Options:
             raise OptionError("pnc", self.pnc, "not True, False or None")
         for name, unit in (("max_utterance_s", " of seconds"), ("lm_weight", "")):
             if (value := getattr(self, name)) is not None:
-                _check_real(name, value, unit)
-                try:
-                    object.__setattr__(self, name, float(value))  # the digest of a resumed run tells 2 from 2.0
-                except OverflowError:
-                    raise OptionError(name, value, f"not a number{unit}: it is too large") from None
+                object.__setattr__(self, name, _real_number(name, value, unit))
         for name in (*_LIMITS, "channel"):
             object.__setattr__(self, name, whole_number(getattr(self, name)))
         if self.speaker_names is not None:
@@ -514,9 +522,14 @@ def _check_bool(name: str, value: object) -> None:
         raise OptionError(name, value, "not True or False")
 
 
-def _check_real(name: str, value: object, unit: str = "") -> None:
+def _real_number(name: str, value: Any, unit: str = "") -> float:
+    """Return a number of any library, such as NumPy, as float: the digest of a resumed run tells 2 from 2.0."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise OptionError(name, value, f"not a number{unit}")
+    try:
+        return float(value)
+    except OverflowError:
+        raise OptionError(name, value, f"not a number{unit}: it is too large") from None
 
 
 def whole_number(value: Any) -> Any:
@@ -617,12 +630,12 @@ class SubtitleStyle:
     highlight_words: bool = False  # VTT only: underline each word as it is spoken
 
     def __post_init__(self) -> None:
-        for name in ("max_cue_s", "min_cue_s"):
-            _check_real(name, getattr(self, name), " of seconds")
-        if self.max_chars_per_second is not None:
-            _check_real("max_chars_per_second", self.max_chars_per_second)
+        for name, unit in (("max_cue_s", " of seconds"), ("min_cue_s", " of seconds"), ("max_chars_per_second", "")):
+            if (value := getattr(self, name)) is not None or unit:
+                object.__setattr__(self, name, _real_number(name, value, unit))
         for name, least in (("max_line_width", MIN_LINE_WIDTH), ("max_lines", 1)):
-            _check_real(name, getattr(self, name))
+            _real_number(name, getattr(self, name))
+            object.__setattr__(self, name, whole_number(getattr(self, name)))
             _check_number(name, getattr(self, name), least, None)
         _check_bool("highlight_words", self.highlight_words)
         if not 0.001 <= self.max_cue_s <= 3600:
@@ -673,7 +686,7 @@ class SpeakerNames:
 class OutputStyle:
     """The formats and the details to write."""
 
-    formats: tuple[OutputFormat, ...] = ("jsonl",)
+    formats: tuple[OutputFormat, ...] = ("jsonl",)  # none: those that the folder's results have, else jsonl
     tokens: bool = False  # add every token to the JSON
     subtitles: SubtitleStyle = SubtitleStyle()
     speaker_names: SpeakerNames | None = None  # None: those that the folder was last given; no names: the rows' labels

@@ -291,7 +291,7 @@ class Transcriber:
                 - a path or a URL: an audio file, a folder, a glob pattern or a NeMo manifest (.json, .jsonl); "-" for stdin:
                   paths and URLs, or a recording;
                 - an encoded file: bytes, bytearray or memoryview, or a file object opened in binary mode, which is read from
-                  its beginning if it can seek, and must stay open until its result is there;
+                  its beginning if it can seek, and stays open until its result is there: closing it cancels the recording;
                 - samples: alone, an array or a tensor [S] is 16 kHz mono; with their rate in Hz, (array, rate) with a NumPy
                   array [S] or [S, C] or a torch tensor [S] or [C, S], S samples of C channels, as soundfile and torchaudio
                   give them: int16, int32, int8, uint8, or floats in [-1, 1]; a dict {"array", "sampling_rate"} or a decoder

@@ -25,6 +25,7 @@ from scripts.command_tree import Command, commands
 ROOT = Path(__file__).resolve().parents[1]
 MAN_PAGE = ROOT / "man" / "fastscribe.1"
 OPTIONS, FIELDS, MODELS = (ROOT / "docs" / name for name in ("options.md", "fields.md", "models.md"))
+STALE = "the made pages are of another state of the program: python -m scripts.made_docs writes them"
 START, END = "<!-- made by scripts/made_docs.py -->", "<!-- made until here -->"
 Schema = Mapping[str, Any]
 _EXIT_CODES = {

@@ -118,8 +118,8 @@ def test_fixtures_stay_small() -> None:
     ]
     sizes = {name: (ROOT / name).stat().st_size for name in fixtures}
     assert len(sizes) > 100
-    assert {name: size for name, size in sizes.items() if size > MAX_FIXTURE_BYTES} == {}
-    assert sum(sizes.values()) < MAX_FIXTURES_BYTES
+    assert not [name for name, size in sizes.items() if size > MAX_FIXTURE_BYTES], "make them shorter"
+    assert sum(sizes.values()) < MAX_FIXTURES_BYTES, "make the new fixture in the test, or drop one that it replaces"
 
 
 def test_ruff_checks_every_python_script() -> None:
@@ -128,7 +128,8 @@ def test_ruff_checks_every_python_script() -> None:
     python = [
         name for name in without_suffix if "python" in (ROOT / name).read_text(encoding="utf-8").split("\n", 1)[0]
     ]
-    assert python and PYPROJECT["tool"]["ruff"]["extend-include"] == sorted(python)
+    listed = PYPROJECT["tool"]["ruff"]["extend-include"]
+    assert python and listed == sorted(python), "pyproject.toml: extend-include of ruff has these scripts, sorted"
 
 
 def test_type_checkers_see_the_types() -> None:
@@ -136,11 +137,11 @@ def test_type_checkers_see_the_types() -> None:
 
 
 def test_contributing_names_what_exists() -> None:
-    assert missing(CONTRIBUTING) == []
+    assert missing(CONTRIBUTING) == [], ".github/CONTRIBUTING.md names what is gone, or has another name now"
 
 
 def test_contributing_names_functions_and_tables_where_they_are() -> None:
-    assert misplaced(CONTRIBUTING) == []
+    assert misplaced(CONTRIBUTING) == [], ".github/CONTRIBUTING.md names them in another file than they are in"
     assert misplaced("* `FAMILIES` in `scripts/door`: call `gone()` of `fastscribe/config.py`, and `_GONE`.") == [
         "gone",
         "_GONE",

@@ -54,9 +54,8 @@ SIMULATING = [
 @pytest.mark.parametrize("path", SIMULATING, ids=lambda path: path.stem)
 def test_simulated_gpus_are_declared(path: Path) -> None:
     header = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    assert re.search(
-        "no gpu takes part|no gpu is needed|only tests marked `cuda` need a gpu", " ".join(header.lower().split())
-    )
+    said = "no gpu takes part|no gpu is needed|only tests marked `cuda` need a gpu"
+    assert re.search(said, " ".join(header.lower().split())), f"the docstring of {path.name} says one of: {said}"
 
 
 def test_simulating_modules_are_found() -> None:

@@ -22,7 +22,7 @@ import soundfile
 import torch
 
 import fastscribe
-from fastscribe import Aligner, Audio, Failure, Ledger, Options, Transcriber, Transcript, UsageError
+from fastscribe import Aligner, Audio, Failure, Ledger, Options, SubtitleStyle, Transcriber, Transcript, UsageError
 from fastscribe.config import OutputStyle
 from fastscribe.errors import OptionError
 from fastscribe.pipeline import prefetch, thread_pool, windows
@@ -210,15 +210,17 @@ ODD += (
 )
 
 
-@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Options)])
-def test_options_of_any_type(name: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "name"), [(kind, field.name) for kind in (Options, SubtitleStyle) for field in dataclasses.fields(kind)]
+)
+def test_options_of_any_type(kind: type[Options | SubtitleStyle], name: str) -> None:
     """A value is refused in one line, or becomes one of the types that the field states, which can be compared and hashed."""
     needs: dict[str, dict[str, Any]] = {"voices": {"rttm": "r"}}
     needs |= {"speaker_names": {"speakers": "channels"}, "speaker_streaming": {"speakers": "model.nemo"}}
     for value in ODD:
-        refused, options = "", Options()
+        refused, options = "", kind()
         try:
-            options = Options(**{name: value}, **needs.get(name, {}))
+            options = kind(**{name: value}, **needs.get(name, {}))
         except OptionError as error:
             refused = str(error)
         assert "\n" not in refused and len(refused) < 400
@@ -307,7 +309,16 @@ def test_paths_in_options_are_no_names_of_the_hub() -> None:
         assert getattr(Options(**{name: "organisation/name"}), name) == "organisation/name"
     with pytest.raises(UsageError, match=r"--lm .*nowhere.arpa: No such file"):
         Transcriber.load(MODEL, "cpu", options=Options(lm=Path("nowhere.arpa")))  # type: ignore[arg-type]
+
+
+def test_numbers_of_numpy_are_numbers(transcriber: Transcriber) -> None:
+    """Also small ones, a thousand times which would be beyond their type."""
     assert Options(max_utterance_s=30) == Options(max_utterance_s=np.float32(30))  # type: ignore[arg-type]
+    style = SubtitleStyle(max_line_width=np.uint8(30), max_cue_s=np.float16(3))  # type: ignore[arg-type]
+    assert style == SubtitleStyle(max_line_width=30, max_cue_s=3.0)
+    part = Audio(FILES[0], offset_s=np.int8(1), duration_s=np.float16(0.5), track=np.int64(0))  # type: ignore[arg-type]
+    [result] = transcriber.transcribe(part)
+    assert isinstance(result, Transcript) and result.audio.duration_s == 0.5
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,30 @@ def test_bad_inputs_cost_one_failure_each(transcriber: Transcriber, expected: li
     assert all(word in found[index].message for index, word in enumerate(words))
 
 
+@pytest.mark.parametrize("stage", ["split", "load"])
+def test_closing_a_file_cancels_its_recording_alone(transcriber: Transcriber, expected: list[str], stage: str) -> None:
+    """While its pauses are searched, and after its first batch."""
+    content = io.BytesIO()
+    array, rate = soundfile.read(FILES[0], dtype="int16")
+    soundfile.write(content, np.tile(array, 300), rate, format="WAV")
+    half = len(content.getvalue()) // 2
+
+    class Upload(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            if stage == "split" and self.tell() > half:
+                self.close()
+            return super().read(size)
+
+    upload = Upload(content.getvalue())
+    if stage == "load":
+        transcriber.watcher = lambda batch: upload.close() if batch[0].duration_s > 10 else None
+    found = {result.key: result for result in transcriber.transcribe([Audio(upload, key="gone"), *FILES])}
+    transcriber.watcher = None
+    gone = found.pop("gone")
+    assert isinstance(gone, Failure) and (gone.stage, gone.message) == (stage, "I/O operation on closed file.")
+    assert [found[str(path)].text for path in FILES] == expected
+
+
 def test_order_and_keys(transcriber: Transcriber, expected: list[str]) -> None:
     inputs = [Audio(path, key=f"call {number % 3}") for number, path in enumerate(FILES * 6)]
     found = list(transcriber.transcribe(iter(inputs), ordered=True, progress=True))

@@ -25,6 +25,7 @@ from fastscribe.audio.input_names import Repeats
 from fastscribe.audio.inputs import expand
 from fastscribe.audio.media import EncodedBytes, FileObject
 from fastscribe.audio.probe import SAMPLE_RATES
+from fastscribe.config import whole_number
 from fastscribe.errors import AudioError
 from fastscribe.types import AnyArray, Failure, File, SampleArray, Samples, Source
 
@@ -174,14 +175,21 @@ def _cut(audio: Audio, source: Source) -> Source:
         return source
     if source.row is not None:
         raise AudioError(source.path, "a manifest's rows have offset, duration and track of their own")
-    for name, seconds in (("offset_s", audio.offset_s), ("duration_s", audio.duration_s)):
-        if seconds is not None and not (isinstance(seconds, Real) and 0 <= seconds < math.inf):
-            raise AudioError(source.path, f"{name} is {seconds!r:.40}, not a length of time")
+    offset_s, duration_s = _seconds("offset_s", audio.offset_s), _seconds("duration_s", audio.duration_s)
     if audio.track is not None and (not isinstance(audio.track, Integral) or audio.track < 0):
         raise AudioError(source.path, f"track is {audio.track!r}, not a number from 0")
-    suffix = f"@{round(audio.offset_s * 1000)}" if audio.offset_s else ""
-    duration_s = audio.duration_s or None  # 0 as in a list's row
-    return replace(source, id=source.id + suffix, offset_s=audio.offset_s, duration_s=duration_s, track=audio.track)
+    suffix, track = f"@{round(offset_s * 1000)}" if offset_s else "", whole_number(audio.track)
+    duration_s = duration_s or None  # 0 as in a list's row
+    return replace(source, id=source.id + suffix, offset_s=offset_s, duration_s=duration_s, track=track)
+
+
+def _seconds(name: str, value: float | None) -> float | None:
+    """Return a length of time as float: a product of NumPy's small numbers would overflow."""
+    if value is None:
+        return None
+    if not (isinstance(value, Real) and 0 <= value < math.inf):
+        raise AudioError("", f"{name} is {value!r:.40}, not a length of time")
+    return float(value)
 
 
 def _file(audio: Audio, name: str, channels_first: bool) -> File:

@@ -16,7 +16,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
@@ -100,7 +100,8 @@ class RemoteMedium:
 class FileObject:
     """A caller's file that can seek: all of it, wherever it stands. Each open() has a position of its own.
 
-    The caller may not use or close the file before the recording has its result.
+    The caller may not use the file before the recording has its result. To close it is to cancel the recording: what is read
+    after that is an OSError, in any thread.
 
     Args:
         file: The file, opened in binary mode.
@@ -122,8 +123,9 @@ class FileObject:
 
     def held_memory(self) -> tuple[int, int]:
         """See held_memory()."""
-        if isinstance(self._file, io.BytesIO) and not self._file.closed:
-            return id(self._file), io.BytesIO.getbuffer(self._file).nbytes
+        with suppress(ValueError), self._lock:  # of one that is closed, perhaps a moment ago
+            if isinstance(self._file, io.BytesIO):
+                return id(self._file), io.BytesIO.seek(self._file, 0, os.SEEK_END)
         return id(self._file), 0
 
     def read_at(self, position: int, num_bytes: int) -> bytes:

@@ -102,6 +102,7 @@ def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -
         if job.output.overwrite:  # opening removes what is there
             check_any_input(not listing.is_empty, job.output.shard, transcriber.command)
         with open_run_output(job, transcriber, bar.say, opened) as output:
+            job = replace(job, output=replace(job.output, style=output.style))
             journaled = None if job.output.is_stdout else cast("JournaledOutput", output)
             WHEN_STOPPED.append(
                 lambda: stopped_hint(job, transcriber.progress, journaled, bar.num_inputs, bar.is_about)

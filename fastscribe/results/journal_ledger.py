@@ -55,6 +55,7 @@ class JournalLedger(Ledger):
     ) -> None:
         super().__init__(run.shard)
         self._run, self._journal, self._files, self._take_over, self._renew = run, journal, files, take_over, renew
+        self.earlier_formats = () if run.style.formats else journal.formats
         self.num_renewed = int(journal.is_renewed.sum())
         self._key_counts = KeyCounter()
         self._pending: dict[int, PendingInput] = {}  # by index

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from fastscribe import Failure, Options, Transcript, UsageError
+from fastscribe import Failure, Options, Transcriber, Transcript, UsageError
 from fastscribe.alignment import text_aligner as alignment
 from fastscribe.alignment.aligner import Aligner
 from fastscribe.alignment.script import Counts
@@ -96,6 +96,9 @@ def test_music_before_the_speech_does_not_lengthen_the_first_word(tmp_path: Path
     assert isinstance(found, Transcript)
     loud = np.flatnonzero(np.abs(clip_S) > np.abs(clip_S).max() / 20)[0] / rate
     assert found.tokens[0].start_s < 1.0 and found.words[0].start_s == pytest.approx(6.0 + loud, abs=0.3)
+    (heard,) = Transcriber.load("default", "cpu", "fp32").transcribe([tmp_path / "a.flac"])
+    assert isinstance(heard, Transcript)
+    assert heard.tokens[0].start_s < 1.0 and heard.words[0].start_s == pytest.approx(6.0 + loud, abs=0.3)
 
 
 @pytest.mark.parametrize(

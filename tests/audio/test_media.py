@@ -132,6 +132,24 @@ def test_closed_file_object_and_cut_bytes(recordings):
         probed("a", EncodedBytes(content[:-40_000], "a"))
 
 
+class ClosedMeanwhile(io.BytesIO):
+    """A file that another thread closes once it has been asked whether it is closed."""
+
+    @property
+    def closed(self) -> bool:
+        was_closed = super().closed
+        self.close()
+        return was_closed
+
+
+def test_the_memory_of_a_file_that_is_being_closed():
+    file, other = ClosedMeanwhile(b"abc"), io.BytesIO(b"abc")
+    assert FileObject(other, "b").held_memory() == (id(other), 3)
+    other.close()  # no view of its memory is left that would refuse this
+    assert FileObject(other, "b").held_memory() == (id(other), 0)
+    assert FileObject(file, "a").held_memory() in ((id(file), 3), (id(file), 0))
+
+
 def test_held_data_leave_the_cache(recordings, monkeypatch):
     monkeypatch.setattr("fastscribe.audio.read.MIN_CACHED_S", 0.1)
     sounds._idle.clear()

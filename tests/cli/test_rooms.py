@@ -54,7 +54,7 @@ def test_a_plain_command_line_loads_no_room(run, tmp_path: Path) -> None:
 
 def test_commands_of_rooms_follow_those_of_the_core() -> None:
     names = "transcribe align doctor evaluate export merge inspect convert schema speakers train bench models"
-    assert list(LazyCommands()) == names.split()
+    assert [name for name in LazyCommands() if name in names.split()] == names.split()  # others may stand between them
     assert set(LazyCommands()) >= {name for room in rooms.ROOMS for name in room.commands}
 
 

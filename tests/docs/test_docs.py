@@ -52,7 +52,8 @@ def test_the_packaged_model_is_the_one_that_was_measured() -> None:
 
 
 def test_versions_agree() -> None:
-    assert f"## {fastscribe.__version__} " in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    release = fastscribe.__version__.partition("+")[0]  # a fork's label has a changelog of its own
+    assert f"## {release} " in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert run_fastscribe("--version").stdout.strip() == f"fastscribe {fastscribe.__version__}"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scripts.command_tree import commands
-from scripts.made_docs import FIELDS, OPTIONS, field_reference, in_markdown, inside
+from scripts.made_docs import FIELDS, OPTIONS, STALE, field_reference, in_markdown, inside
 from tests.conftest import PACKAGE, ROOT
 from tests.helpers.markdown import anchors, blocks, documents, links
 from tests.helpers.warm_process import LIBRARIES_ALONE
@@ -48,7 +48,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_every_page_is_in_the_navigation() -> None:
     listed = [name for page in DOCS.glob("*.md") for block in blocks(page, "{toctree}") for name in entries(block.text)]
-    assert sorted(listed) == sorted({page.stem for page in DOCS.glob("*.md")} - {"index"})
+    pages = sorted({page.stem for page in DOCS.glob("*.md")} - {"index"})
+    assert sorted(listed) == pages, "each page is in one toctree, that of docs/guides.md, reference.md or internals.md"
 
 
 def entries(toctree: str) -> list[str]:
@@ -94,24 +95,23 @@ def test_paths_shown_exist(page: Path) -> None:
 
 
 def test_the_option_reference_is_of_this_program() -> None:
-    """If not: python -m scripts.made_docs. Versions of typer show defaults and ranges otherwise: words are compared."""
+    """Versions of typer show defaults and ranges otherwise: words are compared."""
     made = inside(OPTIONS.read_text(encoding="utf-8"))
     sections = dict(part.split("\n", 1) for part in f"\n{made}".split("\n## ")[1:])
-    assert list(sections) == [command.name for command in commands()]
+    assert list(sections) == [command.name for command in commands()], STALE
     for command in commands():
         stored = sections[command.name]
         records = [record for options in command.groups.values() for record in options]
         texts = [command.help, command.example, *(meaning.partition(" [")[0] for _, meaning in records)]
-        assert not [text for text in texts if in_markdown(text) not in stored], command.name
+        assert not [text for text in texts if in_markdown(text) not in stored], STALE
         named = [name for names, _ in records for name in re.findall(r"--[a-z][a-z-]*", names)]
         rows = [row.split("` | ")[0] for row in stored.splitlines() if row.startswith("| `")]
-        assert [name for row in rows for name in re.findall(r"--[a-z][a-z-]*", row)] == named, command.name
-        assert len(rows) == len(records)
+        assert [name for row in rows for name in re.findall(r"--[a-z][a-z-]*", row)] == named, STALE
+        assert len(rows) == len(records), STALE
 
 
 def test_the_field_reference_is_of_the_schemas() -> None:
-    """If not: python -m scripts.made_docs."""
-    assert inside(FIELDS.read_text(encoding="utf-8")) == field_reference().strip()
+    assert inside(FIELDS.read_text(encoding="utf-8")) == field_reference().strip(), STALE
 
 
 def test_the_python_reference_names_public_things() -> None:
@@ -124,7 +124,7 @@ def test_the_python_reference_names_public_things() -> None:
     public = {f"fastscribe.{name}" for name in fastscribe.__all__ if name != "__version__"}
     for package in (fastscribe.ray, fastscribe.training):
         public |= {f"{package.__name__}.{name}" for name in package.__all__}
-    assert documented == public
+    assert documented == public, "docs/python.md: the reference names what is in __all__"
     assert set(fastscribe.__all__) <= set(dir(fastscribe))
     classes = [value for name in fastscribe.__all__ if isinstance(value := getattr(fastscribe, name), type)]
     texts = {kind.__name__: vars(kind)["__doc__"] for kind in classes}

@@ -10,24 +10,24 @@ import pytest
 
 import fastscribe
 from scripts.command_tree import commands
-from scripts.made_docs import MAN_PAGE, _paragraph, _table, man_page
+from scripts.made_docs import MAN_PAGE, STALE, _paragraph, _table, man_page
 from tests.test_project import PYPROJECT
 
 TEXT = MAN_PAGE.read_text(encoding="utf-8")
 
 
 def test_the_page_is_of_this_program() -> None:
-    """If not: python -m scripts.made_docs. Versions of typer show defaults and ranges otherwise, so words are compared."""
-    assert f'"fastscribe {fastscribe.__version__}"' in TEXT
+    """Versions of typer show defaults and ranges otherwise, so words are compared."""
+    assert f'"fastscribe {fastscribe.__version__}"' in TEXT, STALE
     for command in commands():
         section = TEXT.split(f".SS {command.name}\n")[1].split("\n.SS ")[0].split("\n.SH ")[0]
-        assert _paragraph(command.help) in section and _paragraph(command.example) in section
+        assert _paragraph(command.help) in section and _paragraph(command.example) in section, STALE
         records = [record for options in command.groups.values() for record in options]
         options = {name for names, _ in records for name in re.findall(r"--[a-z][a-z-]*", names)}
         lines = [line.replace("\\-", "-") for line in section.splitlines() if line.startswith(".B \\-")]
-        assert {name for line in lines for name in re.findall(r"--[a-z][a-z-]*", line)} == options, command.name
+        assert {name for line in lines for name in re.findall(r"--[a-z][a-z-]*", line)} == options, STALE
         for _, meaning in records:
-            assert _paragraph(meaning.partition(" [")[0]) in section, meaning
+            assert _paragraph(meaning.partition(" [")[0]) in section, STALE
 
 
 def test_a_field_without_when_is_named() -> None:

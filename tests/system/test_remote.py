@@ -10,7 +10,10 @@ import sys
 import time
 from collections.abc import Iterator
 
+import fsspec
 import pytest
+from fsspec.implementations.dirfs import DirFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
 
 from fastscribe._system import remote
 from fastscribe._system.remote import retry
@@ -55,10 +58,20 @@ class TestObjectStore(StoreContract):
         return "s3://bucket/contract"
 
 
+class Shelf(DirFileSystem):
+    """A file system of another package."""
+
+    protocol = "shelf"
+
+    def __init__(self, **options: object) -> None:
+        super().__init__("/shelf", MemoryFileSystem(), **options)
+
+
 class TestFileSystemStore(StoreContract):
-    @pytest.fixture
-    def folder(self) -> str:
-        return "memory://contract"
+    @pytest.fixture(params=["memory", "shelf"])
+    def folder(self, request: pytest.FixtureRequest) -> str:
+        fsspec.register_implementation("shelf", Shelf, clobber=True)
+        return f"{request.param}://contract"
 
 
 @pytest.mark.parametrize("scheme", ["s3", "web"])

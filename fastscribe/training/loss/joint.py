@@ -27,6 +27,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.autograd.function import once_differentiable
 
+from fastscribe.config import whole_number
 from fastscribe.errors import UsageError
 from fastscribe.families.blocks.heads import Joint
 from fastscribe.training.loss import cpu, layout
@@ -129,6 +130,7 @@ def joint_transducer_loss(
     check_integers(labels_BU, frame_lengths_B, label_lengths_B)
     _check_inputs(joint, encoded_BTJ, predicted_BUJ)
     activation = next((f for f, one in _ACTIVATIONS.items() if type(joint.activation) is one.module), joint.activation)
+    max_nodes = whole_number(max_nodes)
     _check_options(activation, max_nodes, dropout, backend)
     spoken = layout.Spoken._make((*layout.on_host(labels_BU, frame_lengths_B, label_lengths_B), blank_id, config))
     check_shapes((*encoded_BTJ.shape[:2], predicted_BUJ.shape[1], joint.output.out_features), spoken)

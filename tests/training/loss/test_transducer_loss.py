@@ -355,7 +355,7 @@ def test_joint_float16_sums() -> None:
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
-@pytest.mark.parametrize("max_nodes", [None, 8])
+@pytest.mark.parametrize("max_nodes", [None, np.int8(8)])
 def test_joint_dropout_gradient(activation: str, max_nodes: int | None) -> None:
     """The second pass drops what the first one dropped, in blocks too: the gradient is that of the loss."""
     module, encoded, predicted = small_joint(activation, 5)
