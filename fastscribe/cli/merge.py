@@ -48,8 +48,9 @@ def merge(
             merged = merge_folders([Path(folder) for folder in folders], Path(destination), ordered)
     except OSError as error:
         raise UsageError(f"{error.filename or destination}: {error.strerror or error}") from error
-    files = count_of(sum(len(result.entries) for result in merged.results), "file")
-    say(f"{destination}: {files} ({merged.failed} failed), from {len(merged.results)} of {merged.count} shards")
+    files = sum(len(result.entries) for result in merged.results)
+    counted = f"{count_of(files, 'file')} ({merged.failed} failed)"
+    say(f"{destination}: {counted}, from {len(merged.results)} of {merged.count} shards")
     for what, numbers in (
         ("missing", merged.missing),
         ("not complete, run them again", merged.incomplete),

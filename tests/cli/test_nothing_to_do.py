@@ -206,7 +206,8 @@ def test_overwrite_says_what_it_removes_and_does_not_remove_other_results_for_si
 
 def test_channels_are_no_reason_to_load_the_model(clips: Path, tmp_path: Path) -> None:
     command = ("transcribe", clips, "-o", out := tmp_path / "out", "--speakers", "channels")
-    fastscribe(*command)
+    fastscribe(*command[:1], clips / FIRST.name, *command[2:])
+    assert "1 file: 4.7 s of audio (1 was done before)" in fastscribe(*command).stderr
     done = fastscribe(*command)
     assert done.stderr == f"fastscribe: {out}: all 2 inputs are done: there is nothing to do\n"
 
