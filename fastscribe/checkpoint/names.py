@@ -13,7 +13,8 @@ from fastscribe.checkpoint.lazy_weights import TensorSource
 from fastscribe.config import EncoderSettings
 from fastscribe.families.registry import module_of
 
-# Pairs of their text and ours in a name; ^ is its beginning. Readers replace theirs, and writers ours by the first pair's.
+# Pairs of their text and ours in a name; ^ is its beginning, # a layer's number. Readers replace theirs, and writers ours by
+# the first pair's.
 Pairs = tuple[tuple[str, str], ...]
 # Regular expressions of theirs, and what replaces them.
 Patterns = tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...]
@@ -63,15 +64,25 @@ def from_nemo(
         from fastscribe.families.canary import nemo
 
         kept = {name: source for name, source in kept.items() if not nemo.UNUSED.match(name)}
-        patterns += nemo.NAMES
+        patterns += reading(nemo.NAMES)
     return rename(kept, own.nemo_layers(encoder), patterns + reading(BOTH))
 
 
 def reading(pairs: Pairs) -> Patterns:
     """Return the pattern of theirs and the replacement of each pair."""
+    numbers = re.escape("#")
     return tuple(
-        ("^" * theirs.startswith("^") + re.escape(theirs.lstrip("^")), ours.lstrip("^")) for theirs, ours in pairs
+        (
+            "^" * theirs.startswith("^") + re.escape(theirs.lstrip("^")).replace(numbers, r"(\d+)"),
+            ours.lstrip("^").replace("#", r"\1"),
+        )
+        for theirs, ours in pairs
     )
+
+
+def within(theirs: str, ours: str, pairs: Pairs) -> Pairs:
+    """Return the pairs with these beginnings in front."""
+    return tuple((theirs + one, ours + other) for one, other in pairs)
 
 
 def rename(
