@@ -51,6 +51,14 @@ _LOG_STEPS = 10  # steps that a log line averages
 _MIN_UNREADABLE, _MAX_UNREADABLE_SHARE = 20, 0.05
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _BACKGROUNDS = "noise and rooms"  # in the fingerprint
+_RATES = (
+    "start_rate",
+    "start_counts",
+    "start_exact_counts",
+    "best_rate",
+    "best_step",
+    "num_stale",
+)  # of a run's progress
 _KEPT_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -149,7 +157,7 @@ class Trainer:
             "dtype": str(dtype),
         }
         state = self._load_matching_state()
-        if is_plan and state is not None and recipe.run.epochs and _has_had(state, recipe.run):
+        if is_plan and state is not None and recipe.run.epochs and _is_reached(state, recipe.run):
             recipe = replace(recipe, run=_former(state, recipe.run))  # it was longer by --epochs
             self.recipe = recipe
         if distributed.world_size > 1:
@@ -546,15 +554,10 @@ class Trainer:
                     "batches_done": self.progress.batches_done,
                     "is_check_due": self._is_validation_due,
                     "batch_sizes": list(self.planner.batch_sizes),
-                    "best_rate": self.progress.best_rate,
-                    "start_rate": self.progress.start_rate,
-                    "start_counts": self.progress.start_counts,
-                    "start_exact_counts": self.progress.start_exact_counts,
+                    **{name: getattr(self.progress, name) for name in _RATES},
                     "gains": [
                         one and dataclasses.asdict(one) for one in (self.progress.gain, self.progress.exact_gain)
                     ],
-                    "best_step": self.progress.best_step,
-                    "num_stale": self.progress.num_stale,
                     "rated_by": self._rated_by,
                     "window": self._window.state(),
                     "weights": self.weights.state(),
@@ -581,8 +584,9 @@ class Trainer:
                 f"{self.folder.path}: holds a run that differs in {' and '.join(different)}; {self.folder.ways_out}"
             )
         run = self.recipe.run
-        if not self.is_plan and _has_had(state, run) and run.length != _former(state, run).length:
-            key, done = run.length_key, state["epoch"] if run.max_steps is None else _steps_of(state)
+        if not self.is_plan and run.length != _former(state, run).length and _is_reached(state, run):
+            key = run.length_key
+            done = state["weights"]["num_steps"] if key == "max_steps" else state["epoch"]
             given = f"{self.folder.path}: run.{key} {getattr(run, key)}"
             raise UsageError(f"{given}: this run has had {done} already: give more")
         return state
@@ -600,15 +604,12 @@ class Trainer:
     def _restore_state(self, state: Mapping[str, Any]) -> None:
         self.weights.restore(state["weights"])
         self.progress.epoch, self.progress.batches_done = state["epoch"], state["batches_done"]
-        self.progress.step, self.progress.best_rate = self.weights.num_steps, state["best_rate"]
+        self.progress.step = self.weights.num_steps
         self.former_length = _former(state, self.recipe.run).length
-        if state["rated_by"] == self._rated_by:
-            self.progress.start_rate, self.progress.start_counts = state["start_rate"], state["start_counts"]
-            self.progress.start_exact_counts = state["start_exact_counts"]
+        if state["rated_by"] == self._rated_by:  # rates of another kind cannot be compared
+            for name in _RATES:
+                setattr(self.progress, name, state.get(name, 0))  # older versions did not count stale validations
             self.progress.gain, self.progress.exact_gain = (one and Gain(**one) for one in state["gains"])
-            self.progress.best_step, self.progress.num_stale = state["best_step"], state.get("num_stale", 0)
-        else:  # rates of another kind cannot be compared
-            self.progress.best_rate = None
         self._is_validation_due, self._window = state["is_check_due"], LogWindow(state["window"])
         if self.distributed.rank == 0 and not self.is_plan:
             self.folder.truncate_log(self.progress.step, keep_validation=not self._is_validation_due)
@@ -619,7 +620,7 @@ class Trainer:
         if state is not None:
             sizes, position = (
                 state["batch_sizes"],
-                [state["epoch"], state["batches_done"], _steps_of(state)],
+                [state["epoch"], state["batches_done"], state["weights"]["num_steps"]],
             )
         run = self.recipe.run  # which decides when ranks wait for each other
         decisive = self._fingerprint, sizes, run.length, run.validate_epochs, run.patience
@@ -633,12 +634,8 @@ class Trainer:
             )
 
 
-def _steps_of(state: Mapping[str, Any]) -> int:
-    return int(state["weights"]["num_steps"])
-
-
-def _has_had(state: Mapping[str, Any], run: RunRecipe) -> bool:
-    return run.is_reached(state["epoch"], _steps_of(state))
+def _is_reached(state: Mapping[str, Any], run: RunRecipe) -> bool:
+    return run.is_reached(state["epoch"], state["weights"]["num_steps"])
 
 
 def _former(state: Mapping[str, Any], run: RunRecipe) -> RunRecipe:

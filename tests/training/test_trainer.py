@@ -646,7 +646,7 @@ def test_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         agg.FigureCanvasAgg, "__init__", lambda self, figure: (figures.append(figure), made(self, figure))[1]
     )
-    rates = {"wer": 0.5, "exact_wer": 0.6, "cer": 0.1}
+    rates = {"wer": 0.5, "exact_wer": 0.6, "cer": 7.4}  # of a model that has learnt nothing
     rows = [
         {"step": 2, "loss": 2.0, "ctc": 3.0, "learning_rate": 1e-3},
         {"step": 3, "loss": 1.0, "learning_rate": 5e-4},
@@ -656,7 +656,7 @@ def test_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         plot_log(rows[:number], tmp_path / "train.png")
         assert (tmp_path / "train.png").read_bytes().startswith(b"\x89PNG")
     losses, errors, learning_rates = figures[-1].axes
-    assert [line.get_label() for line in errors.lines][-2:] == ["news", "best: step 3"]
+    assert [line.get_label() for line in errors.lines][-2:] == ["news", "best: step 3"] and errors.get_ylim() == (0, 105)
     assert losses.lines[0].get_ydata().tolist() == [2.0, 1.5]
     assert learning_rates.lines[0].get_ydata().tolist() == [1e-3, 5e-4]
     for axes in (losses, errors):
