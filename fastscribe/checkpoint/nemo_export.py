@@ -133,8 +133,8 @@ def _model(config: ModelConfig, encoder: EncoderConfig, prefixes: Iterable[str])
     if config.aed is not None:
         from fastscribe.families.canary import nemo
 
-        tokenizer = nemo.tokenizer_section(sections["tokenizer"])
-        sections |= {"tokenizer": tokenizer, **nemo.sections(config.aed, encoder.d_model)}
+        sections |= nemo.sections(config.aed, encoder.d_model)
+        sections["tokenizer"]["custom_tokenizer"] = nemo.custom_tokenizer("langs" in sections["tokenizer"])
     return sections
 
 

@@ -277,7 +277,7 @@ class RunRecipe:
         return "epochs" if self.max_steps is None else "max_steps"
 
     def is_reached(self, epochs: int, steps: int) -> bool:
-        """Return True if a run that has had so much is as long as this one."""
+        """Return True if a run that has had these epochs and steps is as long as this one."""
         return epochs >= self.epochs if self.max_steps is None else steps >= self.max_steps
 
 

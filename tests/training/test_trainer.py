@@ -656,7 +656,10 @@ def test_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         plot_log(rows[:number], tmp_path / "train.png")
         assert (tmp_path / "train.png").read_bytes().startswith(b"\x89PNG")
     losses, errors, learning_rates = figures[-1].axes
-    assert [line.get_label() for line in errors.lines][-2:] == ["news", "best: step 3"] and errors.get_ylim() == (0, 105)
+    assert [line.get_label() for line in errors.lines][-2:] == ["news", "best: step 3"] and errors.get_ylim() == (
+        0,
+        105,
+    )
     assert losses.lines[0].get_ydata().tolist() == [2.0, 1.5]
     assert learning_rates.lines[0].get_ydata().tolist() == [1e-3, 5e-4]
     for axes in (losses, errors):

@@ -134,19 +134,14 @@ _TRANSFORMER = _ASR + "modules.transformer."
 _DROPOUT = 0.1
 
 
-def tokenizer_section(section: dict[str, Any]) -> dict[str, Any]:
-    """Return the section tokenizer of a Canary model, given that of another model."""
-    name = "CanaryTokenizer" if "langs" in section else "CanaryBPETokenizer"
-    return {**section, "custom_tokenizer": {"_target_": f"{_COMMON}tokenizers.canary_tokenizer.{name}"}}
+def custom_tokenizer(is_aggregate: bool) -> dict[str, Any]:
+    """Return the section of that name, of a vocabulary that is joined from several languages' or not."""
+    name = "CanaryTokenizer" if is_aggregate else "CanaryBPETokenizer"
+    return {"_target_": f"{_COMMON}tokenizers.canary_tokenizer.{name}"}
 
 
 def sections(aed: AedConfig, d_model: int) -> dict[str, Any]:
-    """Return the decoder's sections of the YAML, which aed() reads. Keys that are left out have NeMo's defaults.
-
-    Args:
-        aed: the decoder.
-        d_model: the encoder's width.
-    """
+    """Return the decoder's sections of the YAML, which aed() reads. Keys that are left out have NeMo's defaults."""
     hidden, bridge = aed.decoder.hidden, aed.bridge or replace(aed.decoder, num_layers=0)
     extra = -1 if aed.max_extra_tokens is None else aed.max_extra_tokens
     greedy, beam = {"temperature": None, "n_samples": 1}, {"beam_size": 1, "len_pen": 0.0}
