@@ -5,7 +5,6 @@ the weights beside the encoder's.
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -124,7 +123,6 @@ NAMES: Pairs = (
     ("^transf_encoder.final_layer_norm.", "^aed.bridge_norm."),
     *within("^transf_encoder.layers.#.", "^aed.bridge.#.", ENCODER_LAYER),
 )
-UNUSED = re.compile(r"^transf_decoder\._embedding\.token_type_embedding\.")
 
 
 # --- the writer -------------------------------------------------------------------------------------------------------
