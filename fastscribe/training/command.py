@@ -266,7 +266,8 @@ def _going_on(trainer: Trainer) -> str:
         further = f"--init {quote(str(trainer.folder.last))} in another folder trains its model further"
         if trainer.is_stopped_early:
             return f"finished after step {progress.step:,}; a larger run.patience, or none, goes on here; {further}"
-        return f"finished after {run.length}; more run.{run.length_key} go on here; {further}"
+        key = "epochs" if run.max_steps is None else "max_steps"
+        return f"finished after {run.length}; more run.{key} go on here; {further}"
     changed = f": {run.length} instead of {before}, and the learning rate follows the new length"
     return f"going on after step {progress.step:,}{changed if run.epochs and run.length != before else ''}"
 

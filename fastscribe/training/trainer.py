@@ -585,8 +585,8 @@ class Trainer:
             )
         run = self.recipe.run
         if not self.is_plan and run.length != _former(state, run).length and _is_reached(state, run):
-            key = run.length_key
-            done = state["weights"]["num_steps"] if key == "max_steps" else state["epoch"]
+            epochs, steps = ("epochs", state["epoch"]), ("max_steps", state["weights"]["num_steps"])
+            key, done = epochs if run.max_steps is None else steps
             given = f"{self.folder.path}: run.{key} {getattr(run, key)}"
             raise UsageError(f"{given}: this run has had {done} already: give more")
         return state
