@@ -99,7 +99,7 @@ def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -
         if event_log is not None:
             event_log.started(transcriber, lambda: bar.num_inputs)
         bar.watch(lambda: transcriber.progress)  # which each run replaces
-        if job.output.overwrite:  # opening removes what is there
+        if not job.output.is_stdout:  # opening makes a folder, or removes what is there
             check_any_input(not listing.is_empty, job.output.shard, transcriber.command)
         with open_run_output(job, transcriber, bar.say, opened) as output:
             journaled = None if job.output.is_stdout else cast("JournaledOutput", output)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 
 from fastscribe._system.key_counter import KeyCounter
 from fastscribe._system.url_secrets import unsigned
@@ -20,7 +19,7 @@ from fastscribe.audio.media import LocalFile, medium_of
 from fastscribe.languages import SPOKEN_KEYS
 from fastscribe.results.formats.writers import OWN_KEYS
 from fastscribe.results.interfaces import NUM_FAILED, Ledger, OutputRun
-from fastscribe.results.journal import NO_STATE, Entry, Journal, PendingInput, digest_of
+from fastscribe.results.journal import NO_STATE, Journal, PendingInput, digest_of
 from fastscribe.results.result_files import ResultFiles
 from fastscribe.types import Failure, Samples, Source
 
@@ -38,11 +37,7 @@ class JournalLedger(Ledger):
     Args:
         run: Its shard, whether it retries inputs that failed, and where the recordings of earlier results are now.
         journal: Results of earlier runs.
-        files: Names the inputs' files, and makes those of earlier results again that are missing; None: there are no files.
-        take_over: Called with the entry of a recording that was elsewhere, and with what is known of it now. Returns the new
-            entry; None: there are no files.
-        renew: Called with an input whose row has other fields than its result. Returns False if the result cannot take them,
-            and None if its row cannot be read now.
+        files: Names the inputs' files, and gives earlier results what they lack; None: nothing is written.
     """
 
     def __init__(
@@ -50,12 +45,9 @@ class JournalLedger(Ledger):
         run: OutputRun,
         journal: Journal,
         files: ResultFiles | None = None,
-        take_over: Callable[[int, PendingInput, int], Entry | None] = lambda *given: None,
-        renew: Callable[[PendingInput, Source | Failure], bool | None] = lambda *given: True,
     ) -> None:
         super().__init__(run.shard)
-        self._run, self._journal, self._files, self._take_over, self._renew = run, journal, files, take_over, renew
-        self.num_renewed = int(journal.is_renewed.sum())
+        self._run, self._journal, self._files = run, journal, files
         self._key_counts = KeyCounter()
         self._pending: dict[int, PendingInput] = {}  # by index
         self.ids_digest = 0  # of the names of all inputs so far, in any order
@@ -68,7 +60,9 @@ class JournalLedger(Ledger):
         is_ours = super().expect(source)
         self.ids_digest = (self.ids_digest + digest_of(source.id)) % 2**64
         known_as = self._known_as(source, key, repeats)
-        name = "" if self._files is None else self._files.names.name_of(source.id, known_as, is_ours)
+        name = ""
+        if self._files is not None and self._files.formats:  # else nothing to name, so no memory for names
+            name = self._files.names.name_of(source.id, known_as, is_ours)
         if is_ours:
             self._pending[source.index] = PendingInput(key, known_as, name)
         return is_ours
@@ -107,20 +101,11 @@ class JournalLedger(Ledger):
         pending = self._pending[source.index]
         assert pending.entry_index is not None
         entry = self._journal.entries[pending.entry_index]
-        if pending.is_out_of_reach or pending.is_moved or int(entry["state"]) == pending.state:
-            takes_over = pending.is_moved and not pending.is_out_of_reach
-            taken = self._take_over(pending.entry_index, pending, source.index) if takes_over else None
-            if self._files is not None and not self._files.complete(
-                pending.entry_index, pending.name, source.index, taken
-            ):
+        if not pending.is_out_of_reach and (int(entry["state"]) ^ pending.state) & FIELDS:
+            if not self._renew(pending.entry_index, pending, source):
                 return False
-        elif not self._journal.is_renewed[pending.entry_index]:
-            is_renewed = self._renew(pending, source)
-            if is_renewed is False:
-                return False
-            self._journal.is_renewed[pending.entry_index] = bool(is_renewed)
-            with self.lock:
-                self.num_renewed += bool(is_renewed)
+        elif self._files is not None and not self._files.complete(pending, source.index):
+            return False
         self._journal.is_in_this_run[pending.entry_index] = True
         entry["order"] = source.index
         failed = bool(entry["failed"])
@@ -132,6 +117,18 @@ class JournalLedger(Ledger):
                 self.first_failed.append(source.path)
             self.forget(source.index)
         return True
+
+    def _renew(self, entry_index: int, pending: PendingInput, source: Source | Failure) -> bool:
+        """Give a result the fields that its input has now, once in a run. Return False if its row is no result."""
+        is_renewed: bool | None = True
+        if self._files is not None and not self._journal.is_renewed[entry_index]:
+            is_renewed = self._files.renew(pending, source)
+        self._journal.is_renewed[entry_index] = bool(is_renewed)
+        return is_renewed is not False
+
+    @property
+    def num_renewed(self) -> int:
+        return int(self._journal.is_renewed.sum())
 
     def __getitem__(self, index: int) -> PendingInput:
         return self._pending[index]
