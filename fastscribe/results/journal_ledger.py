@@ -1,6 +1,7 @@
 """The ledger of a run with a journal: which of its inputs an earlier run into the same place has done.
 
-The key identifies an input: its path, offset and duration. The state tells whether it has changed. Its upper half stands for
+The key identifies an input: its path, offset and duration. A new result replaces that of the same row with another duration,
+unless the run is given both. The state tells whether it has changed. Its upper half stands for
 what decides the text: the file's version (of a local one, size and modification time), and some fields of its manifest row. The
 lower half stands for the other fields: where it alone differs, the result stays, and its row gets the fields. A result also
 stays, as it is, where its recording is not there or out of reach: nothing is known then that could replace it.
@@ -10,12 +11,18 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 
 from fastscribe._system.key_counter import KeyCounter
 from fastscribe._system.url_secrets import unsigned
 from fastscribe._system.urls import is_url
 from fastscribe.audio.failures import relative_id
+from fastscribe.audio.manifest import row_span
 from fastscribe.audio.media import LocalFile, medium_of
+from fastscribe.errors import ManifestError
 from fastscribe.languages import SPOKEN_KEYS
 from fastscribe.results.formats.writers import OWN_KEYS
 from fastscribe.results.interfaces import NUM_FAILED, Ledger, OutputRun
@@ -40,16 +47,12 @@ class JournalLedger(Ledger):
         files: Names the inputs' files, and gives earlier results what they lack; None: nothing is written.
     """
 
-    def __init__(
-        self,
-        run: OutputRun,
-        journal: Journal,
-        files: ResultFiles | None = None,
-    ) -> None:
+    def __init__(self, run: OutputRun, journal: Journal, files: ResultFiles | None = None) -> None:
         super().__init__(run.shard)
         self._run, self._journal, self._files = run, journal, files
         self._key_counts = KeyCounter()
         self._pending: dict[int, PendingInput] = {}  # by index
+        self._taken: set[int] = set()  # results that those of other inputs replace, by their place in the journal
         self.ids_digest = 0  # of the names of all inputs so far, in any order
 
     def expect(self, source: Source | Failure) -> bool:
@@ -59,7 +62,7 @@ class JournalLedger(Ledger):
         key = _repeated(key, repeats)
         is_ours = super().expect(source)
         self.ids_digest = (self.ids_digest + digest_of(source.id)) % 2**64
-        known_as = self._known_as(source, key, repeats)
+        known_as = self._given(self._known_as(source, key, repeats))
         name = ""
         if self._files is not None and self._files.formats:  # else nothing to name, so no memory for names
             name = self._files.names.name_of(source.id, known_as, is_ours)
@@ -76,6 +79,15 @@ class JournalLedger(Ledger):
         old = key if place is None else _repeated(key_of(source, place), repeats)
         return old if self._journal.has_result(old) else key
 
+    def _given(self, key: int) -> int:
+        """Note that a result is of an input of this run. Return its key; 0 if another input's result replaces it."""
+        entry_index = self._journal.find(key)
+        if entry_index is None:
+            return key
+        with self.lock:
+            self._journal.is_in_this_run[entry_index] = True
+            return 0 if entry_index in self._taken else key
+
     def is_done(self, source: Source | Failure) -> bool:
         """Return True if an earlier run transcribed this very input, or failed and the input is not retried.
 
@@ -85,6 +97,7 @@ class JournalLedger(Ledger):
         pending.state, pending.num_bytes, is_there = state_of(source, self._run)
         pending.entry_index = entry_index = self._journal.find(pending.known_as)
         if entry_index is None:
+            pending.outdated = self._outdated(source)
             return False
         entry = self._journal.entries[entry_index]
         if entry["failed"] and self._run.retry_failed:
@@ -96,6 +109,27 @@ class JournalLedger(Ledger):
             return pending.num_bytes is not None and pending.num_bytes == self._journal.entry(entry_index).input_bytes
         return int(entry["state"]) >> _HALF == pending.state >> _HALF
 
+    def _outdated(self, source: Source | Failure) -> list[int]:
+        """Return the results of an input's row when it had another `duration`, and no other field was another one."""
+        if self._files is None or isinstance(source, Failure) or source.row is None:
+            return []
+        found = []
+        for entry_index in self._journal.of_id(source.id):
+            key, row = int(self._journal.entries["key"][entry_index]), self._files.row(entry_index)
+            if _without_length(row) == _without_length(source.row) and is_of_file(key, row, source):
+                found.append(entry_index)
+        return found
+
+    def take_outdated(self, pending: PendingInput) -> None:
+        """Let an input's new result replace the one of its row with another `duration`, unless that is an input, too."""
+        with self.lock:
+            is_given = self._journal.is_in_this_run
+            left = (one for one in pending.outdated if not is_given[one] and one not in self._taken)
+            if (entry_index := next(left, None)) is not None:
+                self._taken.add(entry_index)
+                pending.known_as, pending.entry_index = int(self._journal.entries["key"][entry_index]), entry_index
+                pending.name = ""  # the files keep their name
+
     def settle(self, source: Source | Failure) -> bool:
         """Count an input that is done, have its missing files made, and forget it. Return False if its row is no result."""
         pending = self._pending[source.index]
@@ -106,7 +140,6 @@ class JournalLedger(Ledger):
                 return False
         elif self._files is not None and not self._files.complete(pending, source.index):
             return False
-        self._journal.is_in_this_run[pending.entry_index] = True
         entry["order"] = source.index
         failed = bool(entry["failed"])
         with self.lock:
@@ -157,6 +190,20 @@ def key_of(source: Source | Failure, identity: str | None = None) -> int:
     stretch = "None\0None" if stands_for_path else source.id  # as a Source's, once the file is there
     place = unsigned(source.path) if is_url(source.path) else os.path.abspath(source.path)
     return digest_of(f"{place}\0{stretch}")
+
+
+def is_of_file(key: int, row: Mapping[str, Any], source: Source) -> bool:
+    """Return True if a result with this key and row is of an input's file and track, whatever its offset and duration."""
+    with suppress(ManifestError):
+        span = row_span("", 0, row)
+        lengths = (span.duration_s, None)  # a row has its length in any case
+        sources = (replace(source, offset_s=span.offset_s, duration_s=length) for length in lengths)
+        return key in map(key_of, sources)
+    return False
+
+
+def _without_length(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != "duration" and name not in _NOT_COUNTED}
 
 
 def state_of(source: Source | Failure, run: OutputRun) -> tuple[int, int | None, bool]:

@@ -45,9 +45,9 @@ from fastscribe.results.journal_ledger import JournalLedger, key_of
 from fastscribe.results.moved import MOVES, moved_line
 from fastscribe.results.names import Names
 from fastscribe.results.paths import Paths, in_the_way, journals_in
-from fastscribe.results.result_files import ResultFiles, file_formats, forgotten
+from fastscribe.results.result_files import ResultFiles, file_formats, forgotten, row_of
 from fastscribe.results.shards import Shard
-from fastscribe.results.storage import ROWS, Finish, Item, NewFile, Storage
+from fastscribe.results.storage import Finish, Item, NewFile, Storage
 from fastscribe.results.stored import NotAResult
 from fastscribe.types import BoolArray, Failure, Source, Transcript
 
@@ -169,6 +169,8 @@ class JournaledOutput:
         """
         item = result if isinstance(result, Failure) else result.audio
         pending = self.ledger[item.index]
+        if isinstance(result, Transcript):
+            self.ledger.take_outdated(pending)
         made = self.files.item(pending, result)
         replaced = pending.entry_index
         moved = [] if replaced is None or not pending.is_moved else [forgotten(self.journal.entry(replaced))]
@@ -353,10 +355,9 @@ class JournaledOutput:
 
     def _path_in_row(self, entry: Entry) -> str:
         """Return the path that a result's row names; "" if it cannot be read, or someone edited it."""
-        try:
-            return str(json.loads(self._storage.read(ROWS, entry.begin, entry.end))["audio_filepath"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return ""
+        with suppress(OSError):
+            return str(row_of(self._storage, entry).get("audio_filepath", ""))
+        return ""
 
     def write_report(self, content: bytes) -> None:
         """Have `close` write the report last and durably: `merge` takes it as proof that the run is complete.

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from threading import Lock
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -18,7 +20,7 @@ from fastscribe.config import FILE_FORMATS, OutputStyle, SpeakerNames
 from fastscribe.results.committer import Committer, is_ours, without_frames
 from fastscribe.results.fingerprint import layout_keys
 from fastscribe.results.formats.writers import LAID_OUT, content_of
-from fastscribe.results.journal import NO_FILE, NO_STATE, Entry, FileMark, Journal, PendingInput
+from fastscribe.results.journal import NO_FILE, NO_STATE, Entry, FileMark, Journal, PendingInput, is_row
 from fastscribe.results.names import Names
 from fastscribe.results.storage import ROWS, Item, NewFile, Storage
 from fastscribe.results.stored import to_result
@@ -205,6 +207,12 @@ class ResultFiles:
         self._committer.add(item._replace(entry=made, files=tuple(files)), *others)
         self._journal.replace_files(entry_index, made)
 
+    def row(self, entry_index: int) -> dict[str, Any]:
+        """Return the row of an earlier result; {} if it cannot be read, or someone edited it."""
+        with suppress(OSError):
+            return row_of(self._storage, self._journal.entry(entry_index))
+        return {}
+
     def renew(self, pending: PendingInput, source: Source | Failure) -> bool | None:
         """Queue an earlier result with the fields that its input has now, which only its row and its JSON have.
 
@@ -278,6 +286,14 @@ class ResultFiles:
         file = f"{entry.name}.{format}"
         size = self._storage.size(file)
         return size == entry.files[format].size and crc32(self._storage.read(file)) == entry.files[format].crc
+
+
+def row_of(storage: Storage, entry: Entry) -> dict[str, Any]:
+    """Return a result's row; {} if that is none. Raises OSError."""
+    row = storage.read(ROWS, entry.begin, entry.end)
+    with suppress(ValueError):
+        return dict(json.loads(row)) if is_row(row) else {}
+    return {}
 
 
 def forgotten(old: Entry) -> Item:
