@@ -673,7 +673,7 @@ class SpeakerNames:
 class OutputStyle:
     """The formats and the details to write."""
 
-    formats: tuple[OutputFormat, ...] = ("jsonl",)
+    formats: tuple[OutputFormat, ...] = ("jsonl",)  # none: those that the folder's results have, else jsonl
     tokens: bool = False  # add every token to the JSON
     subtitles: SubtitleStyle = SubtitleStyle()
     speaker_names: SpeakerNames | None = None  # None: those that the folder was last given; no names: the rows' labels

@@ -93,7 +93,8 @@ def align(
         basic_option(
             "--format",
             "-f",
-            help=f"{', '.join(OUTPUT_FORMATS)}; default jsonl.\fRepeat or separate by commas. Without -o in a terminal: ctm.",
+            help=f"{', '.join(OUTPUT_FORMATS)}; default jsonl.\fRepeat or separate by commas. Into a folder "
+            "with results: those that these have. Without -o in a terminal: ctm.",
         ),
     ] = None,
     device: Device = "auto",

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import accumulate
 
-from fastscribe.alignment.texts import unused_names_lines, without_sounds
+from fastscribe.alignment.spoken import without_sounds
+from fastscribe.alignment.texts import unused_names_lines
 from fastscribe.text.encoder import EncodedWord, WordEncoder
 from fastscribe.text.tokenizer import Tokenizer
 

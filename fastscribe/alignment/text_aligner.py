@@ -30,7 +30,7 @@ from fastscribe.alignment.cue_times import fill, place_cues
 from fastscribe.alignment.forced_alignment import Span, align, frames_needed
 from fastscribe.alignment.loose_alignment import MAX_CELLS, LooseAlignment, align_loosely
 from fastscribe.alignment.script import Counts, Script, Speller
-from fastscribe.alignment.texts import untimed_lines, without_names
+from fastscribe.alignment.spoken import untimed_lines, without_names
 from fastscribe.audio.failures import to_failure
 from fastscribe.config import ModelConfig
 from fastscribe.errors import AudioError, CheckpointError, ModelOutputError
@@ -39,7 +39,7 @@ from fastscribe.pipeline.batching import Budget
 from fastscribe.results.formats.given_cues import GivenCues, cues_of_row
 from fastscribe.segmentation.seams import normalized_text
 from fastscribe.text.tokenizer import Tokenizer
-from fastscribe.text.transcript import DecodedUtterance, group_words, segments_of
+from fastscribe.text.transcript import DecodedUtterance, group_words, segments_of, span_around
 from fastscribe.types import (
     AudioInfo,
     Failure,
@@ -59,10 +59,6 @@ _MIN_WORDS, _MAX_HEARD = 30, 0.7
 _ROW_WORDS, _MIN_IN_ROWS = 5, 0.5
 _MAX_HEARD_OF_LINE = 1 / 3
 _MIN_PROBABILITY = 1e-38  # its logarithm is finite
-# What a word may last beyond the frames of its letters: models write a space anywhere in the pause before them, and a full stop
-# in the one that follows.
-_BESIDE_LETTERS_S = 0.08
-_MAX_PAUSE_S = 2.0  # between two letters of a word
 _BATCH_FRAMES = 50_000  # windows x longest
 # Log-probabilities that a run holds for long recordings, 2 bytes a label and frame: an hour of 80 ms frames and 1,024 labels
 # takes 92 MB.
@@ -169,7 +165,7 @@ class TextAligner:
         except ValueError as error:
             raise CheckpointError(where, f"cannot align: {error}") from error
         self._tokenizer, self._blank_id, self._frame_s = tokenizer, config.blank_id, config.frame_s
-        self._has_letters = [*(any(map(str.isalnum, text)) for text in tokenizer.token_texts), False]  # and the blank
+        self._has_letters = [*tokenizer.has_letters, False]  # and the blank
         self.max_held_s = MAX_HELD_BYTES / (2 * (config.blank_id + 1)) * config.frame_s
         self.counts = Counts()
 
@@ -329,22 +325,13 @@ class TextAligner:
     def _word_span_s(self, job: _Job, probabilities: Mapping[int, float]) -> tuple[float, float]:
         """Return when a word begins and ends, by the probabilities of its tokens.
 
-        That is where its letters do, and hardly before and after. Letters with a long pause between them, as with music before
-        the first word, are not of one word: the likelier part of them counts.
+        That is where its letters do, and hardly before and after: models write a full stop anywhere in a pause.
         """
         spans_s = {token: self._clipped(job, job.token_spans[token]) for token in probabilities}
-        parts, ended_s = list[list[int]](), -math.inf
-        for token in filter(lambda token: self._has_letters[job.script.token_ids[token]], probabilities):
-            if spans_s[token][0] - ended_s > _MAX_PAUSE_S:
-                parts.append([])
-            parts[-1].append(token)
-            ended_s = spans_s[token][1]
         start_s, end_s = min(start_s for start_s, _ in spans_s.values()), max(end_s for _, end_s in spans_s.values())
-        if not parts:
-            return start_s, end_s
-        letters = max(parts, key=lambda part: sum(map(probabilities.__getitem__, part)))
-        begin_s = max(start_s, spans_s[letters[0]][0] - _BESIDE_LETTERS_S)
-        return begin_s, min(end_s, spans_s[letters[-1]][1] + _BESIDE_LETTERS_S)
+        letters = [token for token in probabilities if self._has_letters[job.script.token_ids[token]]]
+        first_s, last_s = span_around([(*spans_s[token], probabilities[token]) for token in letters])
+        return max(start_s, first_s), min(end_s, last_s)
 
     def _token_logprobs(self, job: _Job) -> dict[int, float]:
         """Return for each aligned token the natural log of its mean probability in its frames."""

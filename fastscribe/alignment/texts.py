@@ -5,9 +5,8 @@ So results, resuming and exports treat it as a manifest's: a changed text is ali
 
 The words to be spoken are found in the cues of subtitles (SubRip, WebVTT, ASS and SSA), which cue_reader.py reads. Files are
 read as players read them: with or without numbers, hours and milliseconds, with any line ends, in UTF-8, UTF-16, or else
-Windows-1252. What is shown but not spoken is left out of the words, not of the cue: markup, the dash and the name before a
-speaker's line, sounds in brackets, music signs, and the lines that a rolling caption repeats. If the names tell who speaks each
-cue, the cues have them as `speaker`.
+Windows-1252. What is shown but not spoken (spoken.py), or what a rolling caption repeats, is left out of the words, not of the
+cue. If the names tell who speaks each cue, the cues have them as `speaker`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -27,26 +25,18 @@ from zlib import crc32
 
 from fastscribe._system.file_kinds import safe_read
 from fastscribe._system.text_layout import count_of, first_of
+from fastscribe.alignment.spoken import spoken_cues, without_markup
 from fastscribe.audio.failures import system_problem, to_failure
 from fastscribe.audio.inputs import is_pipe
 from fastscribe.errors import AudioError, UsageError
-from fastscribe.results.formats.cue_markup import (
-    DASHES,
-    LEADING_MARKS,
-    MUSIC,
-    OTHER_BRACKETS,
-    SOUNDS,
-    SQUARE_BRACKETS,
-    has_times,
-    plain_text,
-)
+from fastscribe.results.formats.cue_markup import has_times, plain_text
 from fastscribe.types import Failure, Source
 
 if TYPE_CHECKING:
     from fastscribe.results.journal import Journal
 
 MAX_TEXT_BYTES = 64 << 20  # a thousand hours of speech take less
-_DOCUMENTS = (b"PK\3\4", b"%PDF-", b"\xd0\xcf\x11\xe0", b"{\\rtf")  # of Word, LibreOffice and others
+_DOCUMENTS = (b"PK\3\4", b"%PDF-", b"\xd0\xcf\x11\xe0", b"{\\rtf", b'{"', b'{\n  "')  # of Word and others, and our rows
 SUBTITLE_EXTENSIONS = (".srt", ".vtt", ".ass", ".ssa")
 _EXTENSIONS = (".txt", ".md", *SUBTITLE_EXTENSIONS)  # in a folder the first one counts
 _MAX_NAMED = 3  # files or recordings, in a message
@@ -98,14 +88,11 @@ class Texts:
             from fastscribe.results.journal import read_header  # here, because NumPy would slow down --help
             from fastscribe.results.paths import journals_in
 
+            where = "where --overwrite removes them" if overwrite else ""
             if any("--align" not in read_header(paths.journal) for paths in journals_in(output)):
-                raise UsageError(
-                    f"--text {self.path}: the texts lie in the output folder, among results of transcribe: give another -o"
-                )
-            if overwrite:
-                raise UsageError(
-                    f"--text {self.path}: the texts lie in the output folder, where --overwrite removes them: give another -o"
-                )
+                where = "among results of transcribe"
+            if where:
+                raise UsageError(f"--text {self.path}: the texts lie in the output folder, {where}: give another -o")
 
     def attach(self, source: Source | Failure) -> Source | Failure | None:
         """Return the source with its text, or a Failure; None: the folder has no text of it.
@@ -281,30 +268,7 @@ class Texts:
 OTHER_SUBTITLES = frozenset((".dfxp", ".itt", ".lrc", ".sami", ".sbv", ".scc", ".smi", ".stl", ".sub", ".ttml", ".usf"))
 _NO_TEXT = re.compile("[\0-\b\x0e-\x1f\ufffd]")
 _SNIFFED_LINES = 20  # without a timing line among them, a file is a text
-_NO_LETTER = "\u2060"  # a word joiner
 _MAX_REPEATED = 20  # lines of a rolling caption, which has two or three
-_BRACKETS = re.compile(rf"{SQUARE_BRACKETS}|({OTHER_BRACKETS})")
-_MAX_SOUND_WORDS = 4  # in a line in round brackets; more may be spoken
-_MARKS = frozenset(DASHES + MUSIC + "*~_•…<>|/\\.,:;!?\"'")
-_LEADING = re.compile(rf"[{LEADING_MARKS}\s]+")
-_CLOCK = r"\d{1,3}(?::\d\d){1,2}(?:[.,]\d{1,3})?"  # as other tools and people write when a line begins
-_TIME = re.compile(rf"\A[\[(]{_CLOCK}[\])]\s*")
-# A name with a colon, and perhaps a time before it; or a name and a time that are the whole line. A bold name may have a colon.
-_LABEL = re.compile(
-    r"(\*\*[^\n]{1,36}?\*\*|[^:\n]{1,40}?)"
-    rf"(?:\s*([\[(]{_CLOCK}[\])]\s*)?:(?=\s|$)|(?:\s*[\[(]|\s\s+)({_CLOCK})[\])]?\s*$)"
-)
-_MAX_LABEL_WORDS = 4
-# In Markdown: a name, whose colon may be bold too, emphasis but that of names, and characters that are no markup.
-_BOLD_NAME = re.compile(r"\A\*\*((?:\\.|[^*\\\n]){1,36}?)(?:\*\*:|:\*\*)(?!\S)")
-_HEADING = re.compile(r"#{1,6}\s")
-_EMPHASIS = re.compile(
-    r"(\\.|^\*\*(?:\\.|[^*\\\n]){1,36}\*\*:(?!\S))|(?<!\*)(\*{1,3})(?![\s*])([^*\\\n]*(?:\\.[^*\\\n]*){0,99})(?<!\s)\2(?!\*)"
-    r"|(?<!\w)(_{1,3})(?![\s_])([^_\\\n]*(?:\\.[^_\\\n]*){0,99})(?<!\s)\4(?!\w)",
-    re.MULTILINE,
-)
-_ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
-_OWN_NAME = re.compile(r"(?:channel|speaker) \d+")  # of a speaker without a name (--speakers)
 
 
 def _is_empty_ass(text: str) -> bool:
@@ -320,15 +284,13 @@ def decode(content: bytes) -> tuple[str, str | None]:
     for mark, encoding in ((b"\xff\xfe\0\0", "utf-32"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")):
         if content.startswith(mark):
             return content.decode(encoding, "replace"), None
-    guess = "windows-1252"
     if zeros := content[:4096].count(b"\0"):
         is_little = content[1:4096:2].count(b"\0") * 2 > zeros
         guess = "utf-16-le" if is_little else "utf-16-be"
     else:
-        try:
+        with suppress(UnicodeDecodeError):
             return content.decode("utf-8-sig"), None
-        except UnicodeDecodeError:
-            pass
+        guess = "windows-1252"
     return content.decode(guess, "replace"), guess
 
 
@@ -366,27 +328,21 @@ def read_subtitles(text: str, format: str, encoding: str | None = None) -> tuple
     cues = sorted(cues, key=lambda cue: float(cue["start"]))
     shown = [plain_text(cue["text"], format).split("\n") for cue in cues]
     names = [[plain_text(name, format) for name in cue.pop("names", ()) if name] for cue in cues]
-    words, speakers = _spoken(_without_repeats(shown), names)
+    words, speakers = spoken_cues(_without_repeats(shown), names)
     begins_with_name = bool(next((name for text, name in zip(words, speakers, strict=True) if text), ""))
     is_told = None not in speakers and (begins_with_name or len(set(filter(None, speakers))) > 1)
     speaker = ""
     for cue, name in zip(cues, speakers, strict=True) if is_told else ():
         cue["speaker"] = speaker = name or speaker
-    given = {
-        "format": format,
-        **({"encoding": encoding} if encoding else {}),
-        **({"header": header} if header else {}),
-        "cues": cues,
-    }
-    return "\n".join(words), given, not is_told and any(name != "" for name in speakers)
+    given = {"format": format, "encoding": encoding, "header": header, "cues": cues}
+    has_unused_names = not is_told and any(name != "" for name in speakers)
+    return "\n".join(words), {name: value for name, value in given.items() if value}, has_unused_names
 
 
 def unused_names_lines(where: Sequence[str]) -> list[str]:
     """Return a line about texts with names of speakers that do not tell who speaks; none without such texts."""
-    if not where:
-        return []
     why = "other words come before the only one, or two are in a cue"
-    return [f"{first_of(where, _MAX_NAMED)}: names of speakers are not used: {why}"]
+    return [f"{first_of(where, _MAX_NAMED)}: names of speakers are not used: {why}"] if where else []
 
 
 def _without_repeats(cues: Sequence[list[str]]) -> list[list[str]]:
@@ -399,124 +355,3 @@ def _without_repeats(cues: Sequence[list[str]]) -> list[list[str]]:
 def _num_repeated(before: Sequence[str], after: Sequence[str]) -> int:
     counts = range(min(len(before), len(after), _MAX_REPEATED), 0, -1)
     return next((count for count in counts if any(after[:count]) and before[-count:] == after[:count]), 0)
-
-
-def _spoken(cues: Sequence[Sequence[str]], names: Sequence[Sequence[str]]) -> tuple[list[str], list[str | None]]:
-    """Return the words of each cue, separated by single spaces, and its speaker's name: "" without one, None if it has several.
-
-    `names` are those in the markup of each. In a cue without any, they stand before lines.
-    """
-    texts = [SOUNDS.sub(" ", SOUNDS.sub(" ", "\n".join(lines))) for lines in cues]  # twice: ([music])
-    lines = [
-        [_LEADING.sub("", line, count=1) if _LEADING.match(line) else line for line in one.split("\n")] for one in texts
-    ]
-    all_lines = [line for one in lines for line in one if line]
-    labels = _labels(all_lines, len(cues), begins_with_name=bool(all_lines) and _LABEL.match(all_lines[0]) is not None)
-    words = [" ".join(word for line in one for word in _words(line, labels)) for one in lines]
-    return words, [
-        _name_in(own or [_parted(line, labels)[0] for line in one if line])
-        for own, one in zip(names, lines, strict=True)
-    ]
-
-
-def _name_in(names: Sequence[str]) -> str | None:
-    """Return the name of a cue's speaker, of the names of its lines; None if they have several."""
-    return None if set(names) - {"", *names[:1]} else "".join(names[:1])
-
-
-def without_markup(text: str) -> str:
-    """Return Markdown without headings, times and emphasis but that of names. Lines keep their numbers.
-
-    The only bold name of a text is emphasis, unless a time stands before it.
-    """
-    lines = ["" if _HEADING.match(line) else line for line in text.splitlines()]
-    untimed = [_TIME.sub("", line) for line in lines]
-    is_timed = [line != own for line, own in zip(lines, untimed, strict=True) if _BOLD_NAME.match(own)]
-    name = r"\1:" if is_timed == [False] else r"**\1**:"
-    text = "\n".join(_BOLD_NAME.sub(name, line) for line in untimed)
-    for _ in range(2):  # italics in bold
-        text = _EMPHASIS.sub(r"\1\3\5", text)
-    return _ESCAPED.sub(r"\1", text)
-
-
-def without_sounds(text: str) -> str:
-    """Return a text of as many words, in which sounds have no letters.
-
-    These are text in square brackets, and a line of other brackets alone with a few words.
-    """
-
-    def without_letters(found: re.Match[str]) -> str:
-        return found[0] if found[1] and not is_sound else re.sub(r"\S", _NO_LETTER, found[0])
-
-    lines = list[str]()
-    for line in text.splitlines():
-        is_alone = not any(map(str.isalnum, _BRACKETS.sub("", line)))
-        is_sound = is_alone and len(line.split()) <= _MAX_SOUND_WORDS
-        lines.append(_BRACKETS.sub(without_letters, line))
-    return "\n".join(lines)
-
-
-def untimed_lines(text: str) -> list[str]:
-    """Return the lines of a text without the times before them."""
-    return [_TIME.sub("", line.lstrip()) for line in text.splitlines()]
-
-
-def without_names(text: str) -> tuple[str, list[str | None]]:
-    """Return a text without the speakers' names before its lines, as `-f txt` writes them, and who speaks each line.
-
-    A name may be bold, as `-f md` writes it. A line without a name is of the speaker before. None: before the first name.
-    Times before lines and names, and behind names, are left out too.
-    """
-    lines = untimed_lines(text)
-    num_spoken = sum(any(map(str.isalnum, _BRACKETS.sub("", line))) for line in lines)
-    labels = _labels(lines, max(2, num_spoken))
-    speaker, speakers = None, []
-    for number, line in enumerate(lines):
-        name, lines[number] = _parted(line, labels)
-        speaker = name.removeprefix("**").removesuffix("**") or speaker
-        speakers.append(speaker)
-    return "\n".join(lines), speakers
-
-
-def _parted(line: str, labels: set[str]) -> tuple[str, str]:
-    """Return the speaker's name before a line, "" without one, and the rest of the line."""
-    label = _LABEL.match(line)
-    return (label[1], line[label.end() :].lstrip()) if label and label[1] in labels else ("", line)
-
-
-def _labels(lines: Sequence[str], num_lines: int, begins_with_name: bool = False) -> set[str]:
-    """Return the speakers' names among what stands before a colon at the begin of a line. Of cues, the first may have one.
-
-    If names are bold, only these are names.
-    """
-    places = [_LABEL.match(line) for line in lines]
-    found = [label for label in places if label]
-    counts = Counter(label[1] for label in found)
-    timed = [label[1] for label in found if label[2] or label[3]]
-    if bold := {label for label in counts if label.startswith("**") and label.endswith("**")}:
-        return bold
-    names = {label for label in counts if len(label.split()) <= _MAX_LABEL_WORDS and any(map(str.isalpha, label))}
-    if len(found) == num_lines > 1:  # as our own texts of dialogues are
-        return names
-    # The minutes of a call, say, with a name before each line; or the subtitles of a dialogue.
-    is_named = len(found) * 2 > num_lines or (begins_with_name and len(counts) > 1)
-    if len(counts) == len(found):  # each comes once; so does "Remember: never .." in a text with capitals
-        texts = [line[label.end() if label else 0 :].lstrip() for label, line in zip(places, lines, strict=True)]
-        begins_small = any(label and text[:1].islower() for label, text in zip(places, texts, strict=True))
-        has_capitals = any(text != text.lower() for text in texts)
-        is_named = is_named and len(found) > 1 and not (begins_small and has_capitals)
-    repeated = {label for label in names if counts[label] > 1 or (len(timed) > 1 and label in timed)}
-    return {label for label in names if _is_label(label, label in repeated, is_named)}
-
-
-def _is_label(label: str, is_repeated: bool, is_named: bool) -> bool:
-    """Return True for a speaker's name: one of our own, in capitals, without small initials, or one of a text full of names."""
-    if label.isupper() or _OWN_NAME.fullmatch(label) or (is_repeated and is_named):
-        return True
-    return (is_repeated or is_named) and not any(word[0].islower() for word in label.split())
-
-
-def _words(line: str, labels: set[str]) -> Iterator[str]:
-    for word in _parted(line, labels)[1].split():
-        if not _MARKS.issuperset(word):
-            yield word.strip(MUSIC[:-1])

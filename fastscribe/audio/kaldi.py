@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from fastscribe._system.urls import is_url
@@ -21,7 +22,7 @@ _Row = tuple[str, int, dict[str, Any] | ManifestError]  # the file, and the line
 def scp_rows(path: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[_Row]:
     """Yield the rows of a wav.scp, or of the segments beside one on this machine. Raises OSError, NotAList."""
     segments = os.path.join(os.path.dirname(path), "segments")
-    recordings = _recordings(path, lines)
+    recordings = (_read(path, number, line, _recording) for number, line in lines)
     if is_url(path) or os.path.basename(path) != "wav.scp" or not os.path.isfile(segments):
         yield from recordings
         return
@@ -34,19 +35,16 @@ def scp_rows(path: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[_Row]:
     with opened_lines(segments) as rows:
         for number, line in enumerate(rows, start=1):
             if line.strip():
-                yield segments, number, _segment(segments, number, line, paths)
+                yield _read(segments, number, line, partial(_segment, paths))
 
 
-def _recordings(path: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[_Row]:
-    for number, line in lines:
-        try:
-            yield path, number, _recording(line.decode("utf-8"))
-        except ValueError as error:
-            yield path, number, ManifestError(path, number, _problem(error))
-
-
-def _problem(error: ValueError) -> str:
-    return f"not valid UTF-8 at byte {error.start}" if isinstance(error, UnicodeDecodeError) else str(error)
+def _read(path: str, number: int, line: bytes, fields_of: Callable[[str], dict[str, Any]]) -> _Row:
+    try:
+        return path, number, fields_of(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        return path, number, ManifestError(path, number, f"not valid UTF-8 at byte {error.start}")
+    except ValueError as error:
+        return path, number, ManifestError(path, number, str(error))
 
 
 def _recording(line: str) -> dict[str, Any]:
@@ -66,22 +64,18 @@ def _recording(line: str) -> dict[str, Any]:
     return {"audio_filepath": given, "id": name}
 
 
-def _segment(path: str, number: int, line: bytes, paths: dict[str, str]) -> dict[str, Any] | ManifestError:
+def _segment(paths: dict[str, str], line: str) -> dict[str, Any]:
+    """Return the fields of a line of `segments`; `paths` has the recordings by id. Raises ValueError."""
     try:
-        name, recording, *times = line.decode("utf-8").split()
+        name, recording, *times = line.split()
         start_s, end_s = (float(time) for time in times[:2])
         channel = int(times[2]) if times[2:] else None
-    except ValueError as error:
-        problem = (
-            _problem(error)
-            if isinstance(error, UnicodeDecodeError)
-            else "not id, recording, start and end in seconds (and channel)"
-        )
-        return ManifestError(path, number, problem)
+    except ValueError:
+        raise ValueError("not id, recording, start and end in seconds (and channel)") from None
     if recording not in paths:
-        return ManifestError(path, number, f"its recording {recording!r} has no usable line in wav.scp")
+        raise ValueError(f"its recording {recording!r} has no usable line in wav.scp")
     if not (0 <= start_s < float("inf") and (start_s < end_s < float("inf") or end_s == -1)):
-        return ManifestError(path, number, f"start {start_s:g}, end {end_s:g}: not seconds in order")
+        raise ValueError(f"start {start_s:g}, end {end_s:g}: not seconds in order")
     fields: dict[str, Any] = {
         "audio_filepath": paths[recording],
         "id": name,

@@ -17,6 +17,7 @@ from fastscribe.audio.manifest import NUMBERS, PATH_NAMES, read_numbers
 from fastscribe.errors import ManifestError
 
 _DELIMITERS = {"csv": ",;\t|", "tsv": "\t,;|"}
+_DECIMAL_COMMA = re.compile(r"\A\s*(\d+),(\d+)\s*\Z", re.ASCII)  # where semicolons separate cells: a German Excel's
 _SEPARATOR = re.compile(r"\"?sep=([^\w\s\"']|\t)\"?\s*", re.IGNORECASE)
 
 
@@ -50,9 +51,10 @@ def table_rows(
             cells = next(reader, None)
             if cells is None:
                 return
-            yield numbers[0], _row(path, numbers[0], columns, column, cells)
-        except csv.Error as error:
-            yield numbers[0], ManifestError(path, numbers[0], f"not a row of a table: {error}")
+            yield numbers[0], _row(columns, column, cells, delimiter)
+        except (csv.Error, ValueError) as error:
+            problem = str(error) if isinstance(error, ValueError) else f"not a row of a table: {error}"
+            yield numbers[0], ManifestError(path, numbers[0], problem)
 
 
 def _decoded(lines: Iterable[tuple[int, bytes]], numbers: list[int]) -> Iterator[str]:
@@ -81,18 +83,18 @@ def _column(name: str, position: int) -> str:
     return lower if lower in ("audio_filepath", *NUMBERS) else name or f"column_{position}"
 
 
-def _row(
-    path: str, number: int, columns: Sequence[str], column: str, cells: Sequence[str]
-) -> dict[str, Any] | ManifestError:
+def _row(columns: Sequence[str], column: str, cells: Sequence[str], delimiter: str) -> dict[str, Any]:
+    """Return a row's fields. Raises ValueError."""
     if not is_utf8("".join(cells)):
-        return ManifestError(path, number, "not valid UTF-8")
+        raise ValueError("not valid UTF-8")
     if len(cells) > len(columns):
-        counts = f"{len(cells)} columns, and the first line names {len(columns)}"
-        return ManifestError(path, number, f"{counts}: {','.join(cells):.60}")
+        raise ValueError(f"{len(cells)} columns, and the first line names {len(columns)}: {','.join(cells):.60}")
     fields: dict[str, Any] = dict(zip(columns, cells, strict=False))
-    for name in NUMBERS:
-        if not fields.get(name, "x").strip():
+    for name in fields.keys() & NUMBERS.keys():
+        if not fields[name].strip():
             del fields[name]
+        elif delimiter == ";":
+            fields[name] = _DECIMAL_COMMA.sub(r"\1.\2", fields[name])
     read_numbers(fields)
     given = fields.get(column, "").strip()
     is_quoted = len(given) > 1 and given[0] == given[-1] == '"'

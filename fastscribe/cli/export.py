@@ -44,14 +44,20 @@ def export(
     context: typer.Context,
     results: Annotated[
         list[str],
-        typer.Argument(help="Output folders of transcribe, files like transcripts.jsonl, or -.", metavar="RESULTS"),
+        typer.Argument(
+            help="Output folders of transcribe, files like transcripts.jsonl, URLs of either, or -.", metavar="RESULTS"
+        ),
     ],
     format: Annotated[
         list[str] | None, option("--format", "-f", help=f"{', '.join(OUTPUT_FORMATS)}; repeat or separate by commas.")
     ] = None,
     output_dir: Annotated[
-        Path | None,
-        option("--output-dir", "-o", help="Folder for the files. Default: the output folder itself; of files, stdout."),
+        str | None,
+        option(
+            "--output-dir",
+            "-o",
+            help="Folder for the files. Default: the output folder itself; of files and URLs, stdout.",
+        ),
     ] = None,
     max_line_width: run_options.MaxLineWidth = run_options.DEFAULTS.max_line_width,
     max_lines: run_options.MaxLines = run_options.DEFAULTS.max_lines,
@@ -78,20 +84,15 @@ def export(
     style = OutputStyle(run_options.parse_formats(format), subtitles=layout)
     for hook in hooks:
         style = hook.styled(style)
-    for url in filter(is_url, results):
-        raise UsageError(
-            f"{url}: export works on local results; for a URL, repeat transcribe with --format: nothing is decoded"
-        )
-    if output_dir is not None:
-        check_output_dir(output_dir)
-    if style.speaker_names is None and (output_dir is not None or not Path(results[0]).is_dir()):
-        style = _with_names(style, results, output_dir, quiet)
+    folder = None if output_dir is None else _checked_folder(output_dir)
+    if style.speaker_names is None and (folder is not None or not Path(results[0]).is_dir()):
+        style = _with_names(style, results, folder, quiet)
     folders = [given for given in results if given != "-" and Path(given).is_dir()]
     problems = Problems()
     report = (lambda *made: None) if quiet else _report
     try:
-        if output_dir is not None:
-            _export_rows(results, style, output_dir, hooks, problems, report)
+        if folder is not None:
+            _export_rows(results, style, folder, hooks, problems, report)
         elif not folders:
             _print_rows(results, style, hooks, problems)
         elif len(folders) < len(results):
@@ -99,10 +100,10 @@ def export(
         elif asked := next((hook.changes for hook in hooks if hook.changes), ""):
             raise typer.BadParameter(f"{asked} makes other rows, which need a folder of their own: add --output-dir")
         else:
-            for folder in folders:
-                _export_in_place(Path(folder), style, report)
+            for place in map(Path, folders):
+                _export_in_place(place, style, report)
                 for hook in hooks:
-                    hook.made_in(Path(folder))
+                    hook.made_in(place)
     except BrokenPipeError as error:
         raise StdoutClosed from error
     except OSError as error:
@@ -112,6 +113,16 @@ def export(
     problems.report()
     if problems.num:
         raise typer.Exit(1)
+
+
+def _checked_folder(output_dir: str) -> Path:
+    check_output_dir(output_dir)
+    if is_url(output_dir):
+        raise UsageError(
+            f"--output-dir {output_dir}: export writes into a local folder; for files at the URL of a run, repeat transcribe "
+            "with --format: nothing is decoded"
+        )
+    return Path(output_dir)
 
 
 def _with_names(style: OutputStyle, results: list[str], output_dir: Path | None, quiet: bool) -> OutputStyle:

@@ -23,7 +23,7 @@ def merge(
     ],
     output_dir: Annotated[
         str | None,
-        option("--output-dir", "-o", help="Folder for the merged results. Default: the only one of FOLDERS."),
+        option("--output-dir", "-o", help="Folder for the results, to go on in. Default: the only one of FOLDERS."),
     ] = None,
     ordered: Annotated[bool, option("--ordered", help="Write rows in the order of the inputs.")] = False,
     allow_failures: AllowFailures = None,

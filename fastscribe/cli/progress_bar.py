@@ -186,9 +186,10 @@ class ProgressBar:
 
     @property
     def num_inputs(self) -> int | None:
-        """The number of inputs of this shard, of shards about; None: unknown so far."""
+        """The number of inputs of this shard, of shards about, without those left out so far; None: unknown so far."""
         number = None if self._listing is None else self._listing.number
-        return None if number is None else number // self._num_shards
+        left_out = 0 if self._progress is None else self._progress().textless
+        return None if number is None else (number - left_out) // self._num_shards
 
     @property
     def is_about(self) -> bool:

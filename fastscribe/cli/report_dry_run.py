@@ -22,7 +22,7 @@ from fastscribe.cli.job import check_number, check_paths, using_folder
 from fastscribe.cli.nothing_to_do import check_moved
 from fastscribe.cli.run import fingerprint_of, loaded
 from fastscribe.cli.run_hooks import TranscribeJob
-from fastscribe.cli.run_messages import check_any_input, say_listing, say_shard, say_stays
+from fastscribe.cli.run_messages import check_any_input, say_formats, say_listing, say_shard, say_stays
 from fastscribe.cli.terminal import earlier_text, filter_mpg123_messages, say, show_table
 from fastscribe.dry_run import DryRunReport, estimate_run
 from fastscribe.results.interfaces import Ledger
@@ -64,6 +64,7 @@ def report_dry_run(job: TranscribeJob) -> None:
     check_any_input(found.files + found.failed + found.skipped, job.output.shard)
     say_listing(found.left_out, found.repeated, job.quiet)
     if not job.quiet:
+        say_formats(job, ledger)
         say_stays(ledger, got="would get")
         show_table(dry_run_table(found))
     if job.quiet or not is_on_terminal():

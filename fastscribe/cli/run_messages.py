@@ -208,9 +208,8 @@ def say_of_all_runs(job: TranscribeJob, output: JournaledOutput, not_given_line:
         say_all_done(job, output.ledger)
     if not_given_line and not job.quiet:
         say(not_given_line)
-    if not (is_idle or job.quiet or output.files.formats) and (formats := output.files.earlier_formats):
-        earlier = f"{job.output.where}: earlier results have {', '.join(formats)}"
-        say(f"{earlier}, and this run writes rows alone: -f {','.join(formats)} makes these of all")
+    if not (is_idle or job.quiet):
+        say_formats(job, output.ledger)
     not_made = say_made_again(output, job.quiet)
     if not is_idle:
         say_failed_before(output.ledger)
@@ -223,6 +222,12 @@ def say_all_done(job: TranscribeJob, ledger: Ledger) -> None:
     inputs = f"the input{shard} is" if ledger.num_done == 1 else f"all {ledger.num_done:,} inputs{shard} are"
     failed = f"; {_failed_before(ledger)}" if ledger.failed_before else ""
     say(f"{job.output.where}: {inputs} done: there is nothing to do{failed}")
+
+
+def say_formats(job: TranscribeJob, ledger: Ledger) -> None:
+    """Print which formats the run takes from earlier results, if any."""
+    if formats := ", ".join(ledger.earlier_formats):
+        say(f"{job.output.where}: the formats are those of earlier results: {formats} (-f jsonl: rows alone)")
 
 
 def say_failed_before(ledger: Ledger) -> None:

@@ -134,7 +134,7 @@ def make_style(
     """Return the formats and their options.
 
     Args:
-        format: As given; None: rows of JSON.
+        format: As given; None: those of the folder's results, and on stdout rows of JSON.
         tokens: Also write tokens, which JSON alone has.
         subtitles: Layout of subtitles.
         output_dir: Where the results go; None: stdout.
@@ -145,7 +145,8 @@ def make_style(
         typer.BadParameter: Several formats need --output-dir.
     """
     is_read = output_dir is None and not tokens and is_on_terminal()
-    style = OutputStyle(parse_formats(format) or (for_terminal if is_read else "jsonl",), tokens, subtitles)
+    default: tuple[OutputFormat, ...] = (for_terminal if is_read else "jsonl",) if output_dir is None else ()
+    style = OutputStyle(parse_formats(format) or default, tokens, subtitles)
     if output_dir is None and len(style.formats) > 1:
         raise typer.BadParameter("several formats need --output-dir")
     return style

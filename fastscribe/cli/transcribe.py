@@ -103,8 +103,8 @@ def transcribe(
             "--format",
             "-f",
             everyday=True,
-            help=f"{', '.join(OUTPUT_FORMATS)}.\fRepeat or separate by commas. Default: jsonl; without -o "
-            "in a terminal: txt.",
+            help=f"{', '.join(OUTPUT_FORMATS)}.\fRepeat or separate by commas. Default: those of the "
+            "folder's results; else jsonl; without -o in a terminal: txt.",
         ),
     ] = None,
     tokens: run_options.Tokens = False,

@@ -81,6 +81,7 @@ class Progress:
     files: int = 0
     failed: int = 0
     skipped: int = 0  # done by an earlier run, and not among `files`
+    textless: int = 0  # left out by align, because they have no text; of shards also those of others
     # Files of folders that are not audio by their names, by kind.
     left_out: Counter[str] = field(default_factory=Counter)
     repeats: Repeats = field(default_factory=Repeats)  # inputs given more than once

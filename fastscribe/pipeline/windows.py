@@ -86,7 +86,7 @@ class InputWindows:
         progress = self._progress
         repeats = None if ledger is None else progress.repeats  # without a ledger each input gets a result
         found = self._with_threads(sources(self._until_error(inputs), progress.left_out, repeats))
-        expected = expected_sources(found, ledger, self._options, self._rooms.attach)
+        expected = expected_sources(found, ledger, self._options, self._attached)
         self._preparation = replace(self._preparation, dry=dry)
         size = WindowSize(
             self._options.window,
@@ -143,6 +143,12 @@ class InputWindows:
         if self._buffer is not None:
             self._progress.skipped = self._num_done + self._buffer.num_skipped
             self._progress.queued_files, self._progress.queued_s, self._progress.has_all = self._buffer.queued()
+
+    def _attached(self, source: Source | Failure) -> Source | Failure | None:
+        """Return an input with its text, or as it is; None for one that is left out, which counts as textless."""
+        attached = source if self._rooms.attach is None else self._rooms.attach(source)
+        self._progress.textless += attached is None
+        return attached
 
     def _with_threads(self, sources: Iterable[Source | Failure]) -> Iterator[Source | Failure]:
         """Pass the sources on; the first in a store starts the threads that wait for it."""

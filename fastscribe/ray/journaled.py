@@ -62,7 +62,7 @@ def transcribe(
         output: Folder or URL of the results.
         resume: Go on where an earlier run into the output stopped. False: remove that run's results and start over.
         retry_failed: Transcribe recordings again that failed in an earlier run.
-        formats: Of config.OUTPUT_FORMATS.
+        formats: Of config.OUTPUT_FORMATS; none: those that the results there have.
         tokens: Write every token too.
         ordered: Sort the rows by input at the end.
         path_column: Of a dataset: its column with the paths; None: `audio_filepath`, else `path`.
@@ -86,7 +86,7 @@ def transcribe(
         inputs = _sources(inputs, path_column)
     style = OutputStyle(cast(Any, formats), tokens)
     with ExitStack() as stack:
-        setup = Setup(model, device, dtype, options, style)
+        setup = Setup(model, device, dtype, options)
         transcriber = stack.enter_context(RayTranscriber.start(setup, say, address=address, workers=workers))
         fingerprint = run_fingerprint(transcriber, transcriber.model_digest, options, style)
         run = OutputRun(style, fingerprint, overwrite=not resume, retry_failed=retry_failed, ordered=ordered)
@@ -95,7 +95,7 @@ def transcribe(
         except OSError as error:
             raise UsageError(f"{output}: cannot be used for results: {error.strerror or error}") from error
         start, others = perf_counter(), OtherLanguages(transcriber.language)
-        with closing(transcriber.results(inputs, style=style, ledger=target.ledger)) as results:
+        with closing(transcriber.results(inputs, style=target.style, ledger=target.ledger)) as results:
             for result in results:
                 others.count(result)
                 with transcriber.progress.stopwatch.time("write"):

@@ -30,10 +30,8 @@ class RayHook(RunHook):
         """Yield a transcriber of the cluster, which is left with the block."""
         from fastscribe.ray.run import RayTranscriber
         from fastscribe.ray.worker import Setup
-        from fastscribe.results.output import style_at
 
-        style = None if any(hook.needs_words for hook in job.hooks) else style_at(job.output)  # opened later
-        with RayTranscriber.start(Setup(job.model, job.device, job.dtype, job.options, style), say) as transcriber:
+        with RayTranscriber.start(Setup(job.model, job.device, job.dtype, job.options), say) as transcriber:
             yield transcriber
 
     def digest(self, transcriber: Transcriber) -> str:

@@ -129,6 +129,7 @@ class RayTranscriber(Transcriber):
     def results(
         self, inputs: Inputs, *, style: OutputStyle | None = None, ledger: Ledger | None = None
     ) -> Generator[Any]:
+        self._setup = replace(self._setup, style=style)  # the workers start now
         progress = self.progress = Progress()
         self._actors.by_place.clear()
         self._broken.clear()

@@ -21,9 +21,9 @@ from fastscribe._system.file_kinds import status_of
 from fastscribe.config import FILE_FORMATS, OutputStyle, SpeakerNames
 from fastscribe.errors import ManifestError, UsageError
 from fastscribe.results.interfaces import OutputRun
-from fastscribe.results.journal import Journal, read_entries, read_header
+from fastscribe.results.journal import Journal, LastRun, read_header, read_journal
 from fastscribe.results.names import Names
-from fastscribe.results.output import JournaledOutput, last_run, open_journaled, style_at
+from fastscribe.results.output import JournaledOutput, last_run, open_journaled, with_names
 from fastscribe.results.paths import Paths, journals_in
 from fastscribe.results.repair import edited_rows
 from fastscribe.results.result_files import file_formats
@@ -91,14 +91,14 @@ def export_in_place(directory: Path, style: OutputStyle, say: Callable[[str], ob
 
 def names_in(place: Path) -> SpeakerNames | None:
     """Return the names of speakers that were last given for a folder, or for rows in a folder; None: none were."""
-    runs = [OutputRun(OutputStyle(), None, paths.shard, place=paths.directory) for paths in _runs_at(place)]
-    return next(filter(None, (style_at(run).speaker_names for run in runs)), None)
+    stated = filter(None, map(_stated, _runs_at(place)))
+    return next(filter(None, (with_names(OutputStyle(), run.facts).speaker_names for run in stated)), None)
 
 
 def formats_in(place: Path) -> list[str]:
     """Return the formats of the files that the runs of a folder wrote; none for another place."""
     runs = journals_in(place) if place.is_dir() else []
-    found = {format for paths in runs for entry in read_entries(paths.journal) for format in entry.files}
+    found = {format for paths in runs for format in read_journal(paths.journal).formats}
     return [format for format in FILE_FORMATS if format in found]
 
 
@@ -110,11 +110,15 @@ def language_in(places: Iterable[Path]) -> str | None:
         if not runs:
             found.add(None)
         for paths in runs:
-            stated = None
-            with suppress(OSError, UsageError):  # a journal of another version: the rows are read without it
-                stated = last_run(paths.directory, paths.shard)
+            stated = _stated(paths)
             found.add(stated and (stated.facts.get("language") or stated.header.get("--language")))
     return found.pop() if len(found) == 1 else None
+
+
+def _stated(paths: Paths) -> LastRun | None:
+    with suppress(OSError, UsageError):  # a journal of another version: the rows are read without it
+        return last_run(paths.directory, paths.shard)
+    return None
 
 
 def _runs_at(place: Path) -> list[Paths]:

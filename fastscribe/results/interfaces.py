@@ -30,6 +30,8 @@ class Ledger:
         shard: The part of the inputs that this run transcribes.
     """
 
+    earlier_formats: Sequence[str] = ()  # those of files that the run takes from earlier results
+
     def __init__(self, shard: Shard = UNSHARDED) -> None:
         self.lock = threading.Lock()
         self.num_given = 0  # inputs of all shards so far

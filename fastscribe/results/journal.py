@@ -16,6 +16,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple
 from unicodedata import normalize
@@ -23,7 +24,7 @@ from unicodedata import normalize
 import numpy as np
 
 from fastscribe._system.file_kinds import safe_open
-from fastscribe.config import CHANGES_OF_TEXT, FILE_FORMATS
+from fastscribe.config import CHANGES_OF_TEXT, FILE_FORMATS, OutputFormat
 from fastscribe.errors import UsageError
 from fastscribe.results.fingerprint import option_name
 from fastscribe.types import BoolArray, Int64Array, RecordArray, UInt64Array
@@ -207,6 +208,12 @@ class Journal:
         is_live[self.entry_indices] = True
         is_live &= self.entries["state"] != NO_STATE
         return is_live
+
+    @cached_property
+    def formats(self) -> tuple[OutputFormat, ...]:
+        """The formats of the files that results had when this was first asked."""
+        has_file = (self.entries["sizes"] != NO_FILE)[self.is_live]
+        return tuple(compress(FILE_FORMATS, has_file.any(axis=0)))
 
     def find(self, key: int) -> int | None:
         """Return the index of the live entry of an input; None if there is none."""

@@ -50,6 +50,7 @@ class JournalLedger(Ledger):
     def __init__(self, run: OutputRun, journal: Journal, files: ResultFiles | None = None) -> None:
         super().__init__(run.shard)
         self._run, self._journal, self._files = run, journal, files
+        self.earlier_formats = () if run.style.formats else journal.formats
         self._key_counts = KeyCounter()
         self._pending: dict[int, PendingInput] = {}  # by index
         self._taken: set[int] = set()  # results that those of other inputs replace, by their place in the journal

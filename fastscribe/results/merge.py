@@ -1,8 +1,9 @@
 """`fastscribe merge`: combine the results of shards into one `transcripts.jsonl` and one `report.json`, in a folder or a store.
 
 A shard's journal lists its results. A shard is complete once it has a report, which a run writes last. The files of an earlier
-merge are replaced; a `transcripts.jsonl` or `report.json` that no merge wrote is an error. At a URL, each shard is downloaded
-into a temporary folder, which is merged, and both files are written back.
+merge are replaced; a `transcripts.jsonl` or `report.json` that no merge wrote is an error. A folder without shards gets their
+joined journal, too, so that a run without --shard can go on there; it makes files such as `.srt` of the rows. At a URL, each
+shard is downloaded into a temporary folder, which is merged, and both files are written back.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from fastscribe._system.file_kinds import status_of
+from fastscribe._system.file_kinds import safe_open, status_of
 from fastscribe._system.safe_files import (
     discard_temp,
     open_temp,
+    remove,
     rename_into_place,
     sync_folder,
     sync_path,
@@ -30,10 +32,11 @@ from fastscribe._system.safe_files import (
 )
 from fastscribe.errors import UsageError
 from fastscribe.fast_paths import first_reasons
-from fastscribe.results.journal import is_row, read_header, read_journal
+from fastscribe.results.journal import SYNCED, header_line, is_row, parse_entry, read_header, read_journal, run_line
 from fastscribe.results.objects import ObjectFolder
 from fastscribe.results.parts import STATE, Parts, StoredRuns, check_listing, find_runs
 from fastscribe.results.paths import Paths, in_the_way, journals_in, merged_files
+from fastscribe.results.shards import UNSHARDED
 from fastscribe.results.storage_object import MERGED, MERGED_FILES, publish
 from fastscribe.types import RecordArray
 
@@ -46,6 +49,7 @@ class ShardResult:
     paths: Paths
     entries: RecordArray  # the live ones
     report: Mapping[str, Any] | None  # None: the shard is not complete
+    facts: Mapping[str, Any]  # that its runs stated
 
 
 @dataclass(frozen=True)
@@ -97,30 +101,38 @@ def merge(folders: Sequence[Path], destination: Path, ordered: bool) -> MergeRes
     """
     found = _find(folders)
     _check_same_run(found)
-    if (destination / "journal.jsonl").exists():
+    own = Paths(destination, UNSHARDED.suffix)
+    ours = merged_files(destination)
+    if own.journal.exists() and own.journal not in ours:
         raise UsageError(f"{destination}: holds the results of a run of its own: name another folder with --output-dir")
     merged = MergeResult(found[0].paths.shard.count, tuple(found))
     destination.mkdir(parents=True, exist_ok=True)
-    rows, report = destination / "transcripts.jsonl", destination / "report.json"
-    ours = merged_files(destination)
-    foreign = [str(path) for path in (rows, report) if status_of(path) is not None and path not in ours]
+    foreign = [str(path) for path in (own.rows, own.report) if status_of(path) is not None and path not in ours]
     if foreign:
         raise in_the_way(foreign[0])
-    try:
-        _write_rows(merged, rows, ordered)
-        num_bytes = temp_path_for(rows).stat().st_size
-        write_temp(report, (json.dumps(merged_report(merged) | {"rows_bytes": num_bytes}, indent=2) + "\n").encode())
-        for path in (report, rows):
-            sync_path(temp_path_for(path))
-        rename_into_place(report)
-        sync_folder(destination)  # from here on the report says that the rows are ours
-        rename_into_place(rows)
-        sync_folder(destination)
-    except BaseException:
-        discard_temp(report)
-        discard_temp(rows)
-        raise
+    _write(merged, own, ordered)
     return merged
+
+
+def _write(merged: MergeResult, own: Paths, ordered: bool) -> None:
+    """Write the report, the rows and, in a folder without shards, the journal. They are renamed in this order."""
+    has_shards = any(paths != own for paths in journals_in(own.directory))
+    written = {own.rows: "rows_bytes"} if has_shards else {own.rows: "rows_bytes", own.journal: "journal_bytes"}
+    try:
+        _write_rows(merged, own, ordered, with_journal=not has_shards)
+        sizes = {name: temp_path_for(path).stat().st_size for path, name in written.items()}
+        write_temp(own.report, (json.dumps(merged_report(merged) | sizes, indent=2) + "\n").encode())
+        for path in (own.report, *written):
+            sync_path(temp_path_for(path))
+        remove(own.journal)  # of an earlier merge, whose rows go
+        sync_folder(own.directory)
+        for path in (own.report, *written):  # the report says that the others are ours
+            rename_into_place(path)
+            sync_folder(own.directory)
+    except BaseException:
+        for path in (own.report, *written):
+            discard_temp(path)
+        raise
 
 
 def _find(folders: Sequence[Path]) -> list[ShardResult]:
@@ -149,13 +161,13 @@ def _read(paths: Paths) -> ShardResult:
     journal = read_journal(paths.journal)
     entries = journal.entries[np.flatnonzero(journal.is_live)]
     if paths.swap.exists():
-        return ShardResult(paths, entries[:0], None)
+        return ShardResult(paths, entries[:0], None, journal.facts)
     try:
         report = json.loads(paths.report.read_text(encoding="utf-8"))
         is_whole = report.keys() >= _REQUIRED_KEYS
     except (OSError, ValueError, AttributeError):
         is_whole = False
-    return ShardResult(paths, entries, report if is_whole else None)
+    return ShardResult(paths, entries, report if is_whole else None, journal.facts)
 
 
 def _check_same_run(found: Sequence[ShardResult]) -> None:
@@ -167,7 +179,8 @@ def _check_same_run(found: Sequence[ShardResult]) -> None:
                              f"{found[0].paths.journal}")  # fmt: skip
 
 
-def _write_rows(merged: MergeResult, path: Path, ordered: bool) -> None:
+def _write_rows(merged: MergeResult, own: Paths, ordered: bool, with_journal: bool) -> None:
+    """Write the rows, and the journal of a run without shards, under their temporary names."""
     shards = np.repeat(np.arange(len(merged.results)), [len(result.entries) for result in merged.results])
     entries = np.concatenate([result.entries for result in merged.results])
     entry_indices = np.argsort(entries["order"], kind="stable") if ordered else np.arange(len(entries))
@@ -176,11 +189,34 @@ def _write_rows(merged: MergeResult, path: Path, ordered: bool) -> None:
             opened.enter_context(result.paths.rows.open("rb")) if result.paths.rows.exists() else None
             for result in merged.results
         ]
-        rows = opened.enter_context(open_temp(path))
+        journals = [opened.enter_context(safe_open(result.paths.journal)) for result in merged.results]
+        rows = opened.enter_context(open_temp(own.rows))
+        journal = opened.enter_context(open_temp(own.journal)) if with_journal else None
+        if journal is not None:
+            journal.write(_begin_of_journal(merged.results))
         for entry_index in entry_indices.tolist():
-            file, (begin, end) = files[shards[entry_index]], entries[["begin", "end"]][entry_index]
+            shard, (begin, end) = shards[entry_index], entries[["begin", "end"]][entry_index]
             if end > begin:
-                rows.write(_row(file, begin, end, merged.results[shards[entry_index]].paths.rows))
+                at = rows.tell()
+                rows.write(_row(files[shard], begin, end, merged.results[shard].paths.rows))
+                if journal is not None:
+                    journal.write(_line(journals[shard], int(entries["line"][entry_index]), at))
+        if journal is not None:
+            journal.write(SYNCED)  # no entry has files
+
+
+def _begin_of_journal(results: Sequence[ShardResult]) -> bytes:
+    """Return the fingerprint of the shards' runs, and what they stated."""
+    header = {**read_header(results[0].paths.journal), "shard": str(UNSHARDED)}
+    return header_line(header) + run_line({name: fact for one in results for name, fact in one.facts.items()})
+
+
+def _line(journal: BinaryIO, offset: int, begin: int) -> bytes:
+    """Return the line of an entry whose row begins elsewhere now, and whose files are not there."""
+    journal.seek(offset)
+    entry = parse_entry(journal.readline())
+    assert entry is not None
+    return entry._replace(begin=begin, end=begin + entry.end - entry.begin, files={}, former={}).line()
 
 
 def _row(file: BinaryIO | None, begin: int, end: int, path: Path) -> bytes:

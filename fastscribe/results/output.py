@@ -104,7 +104,7 @@ class JournaledOutput:
             closing_all.pop_all()
 
     def _begin(self, run: OutputRun) -> None:
-        style = _with_names(run.style, self.journal.facts)
+        style = with_names(run.style, self.journal.facts)
         if run.fingerprint is None and self.journal.header is not None:
             style = replace(style, tokens=self.journal.header.get("--tokens") is True)
         self.files.begin(style, self._names)
@@ -141,7 +141,7 @@ class JournaledOutput:
         facts = dict(run.facts)
         stated = None if (run.style.speaker_names or run.moved) is None else last_run(storage.where, run.shard)
         earlier = {} if stated is None else stated.facts
-        names, moves = _with_names(run.style, earlier).speaker_names, earlier.get(MOVES, [])
+        names, moves = with_names(run.style, earlier).speaker_names, earlier.get(MOVES, [])
         if names is not None:
             facts[_NAMES] = {"in_order": list(names.in_order), "of_labels": list(map(list, names.of_labels))}
         if run.moved is not None and run.moved.old and list(run.moved) not in moves:
@@ -150,7 +150,7 @@ class JournaledOutput:
 
     def _names_of_all(self, run: OutputRun) -> Names:
         """Return what gives names, which knows those of all shards."""
-        formats = file_formats(run.style.formats)
+        formats = file_formats(run.style.formats or self.journal.formats)
         others = [shard for shard in self._shards if shard != run.shard] if formats else []
         storage = self._storage
         return Names([self.journal, *map(storage.load, others)], formats, lambda file: storage.size(file) is not None)
@@ -516,18 +516,8 @@ def last_run(place: Path | str, shard: Shard) -> LastRun | None:
         return last_run_in(file, paths.journal)
 
 
-def style_at(run: OutputRun) -> OutputStyle:
-    """Return a run's style with the names of speakers that were given for its place, behind those that it has itself."""
-    if run.place is None or run.overwrite:
-        return run.style
-    try:
-        stated = last_run(run.place, run.shard)
-    except (OSError, UsageError):  # opening it says what is wrong
-        return run.style
-    return run.style if stated is None else _with_names(run.style, stated.facts)
-
-
-def _with_names(style: OutputStyle, facts: Mapping[str, Any]) -> OutputStyle:
+def with_names(style: OutputStyle, facts: Mapping[str, Any]) -> OutputStyle:
+    """Return a style with the names of speakers that runs have stated, behind those that it has itself."""
     names, given = facts.get(_NAMES), style.speaker_names
     if names is None:
         return style

@@ -110,7 +110,7 @@ class Paths:
             return path == self.journal and self.is_ours
         if path == self.rows:
             return True
-        return starts_with(path, re.compile(rb'\{\s*"files":' if path == self.report else re.escape(SWAP)))
+        return starts_with(path, re.compile(rb'\{\s*"(files|shards)":' if path == self.report else re.escape(SWAP)))
 
 
 def journals_in(directory: Path) -> list[Paths]:
@@ -121,22 +121,27 @@ def journals_in(directory: Path) -> list[Paths]:
 
 
 def merged_files(folder: Path) -> list[Path]:
-    """Return the rows and the report of an earlier merge. Its report records the size of the rows.
+    """Return the report, the rows and the journal of an earlier merge. Its report records the sizes of the others.
 
-    A merge that stopped between the two renames has left the new rows under their temporary name.
+    A merge that stopped between two renames has left the new rows under their temporary name, and no journal.
     """
-    rows, report = folder / "transcripts.jsonl", folder / "report.json"
-    if not is_regular(report):
+    own = Paths(folder, UNSHARDED.suffix)
+    if not is_regular(own.report):
         return []
     try:
-        stored = json.loads(safe_read(report, _MAX_REPORT_BYTES))
-        num_bytes = stored["rows_bytes"]
-    except (OSError, ValueError, TypeError, KeyError):
+        stored = json.loads(safe_read(own.report, _MAX_REPORT_BYTES))
+        num_bytes, num_journal_bytes = stored["rows_bytes"], stored.get("journal_bytes")
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return []
     if "shards" not in stored:  # somebody else's
         return []
-    are_ours = any(is_regular(path) and path.stat().st_size == num_bytes for path in (rows, temp_path_for(rows)))
-    return [report, rows] if are_ours else [report]
+    if not any(_has_size(path, num_bytes) for path in (own.rows, temp_path_for(own.rows))):
+        return [own.report]
+    return [own.report, own.rows, *([own.journal] if _has_size(own.journal, num_journal_bytes) else [])]
+
+
+def _has_size(path: Path, num_bytes: object) -> bool:
+    return is_regular(path) and path.stat().st_size == num_bytes
 
 
 def earlier_dtype(folder: Path, shard: Shard) -> str | None:
@@ -154,8 +159,8 @@ def in_the_way(path: str) -> UsageError:
     """Return the error for a file that no run wrote, where this run would write; it may be what `merge` made."""
     if not is_url(path) and Path(path) in merged_files(Path(path).parent):
         return UsageError(
-            f"{Path(path).parent}: holds what fastscribe merge made of shards: name another output folder, or --overwrite to "
-            "start over"
+            f"{Path(path).parent}: holds what fastscribe merge made of shards: merge them with -o FOLDER, and name this other "
+            "output folder, where the run goes on; or --overwrite to start over"
         )
     return UsageError(
         f"{path}: no journal says that fastscribe wrote this file: move it away, or name another output folder"

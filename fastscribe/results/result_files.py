@@ -53,7 +53,9 @@ class ResultFiles:
 
     def begin(self, style: OutputStyle, names: Names) -> None:
         """Take the style of a run, and what gives names to its files."""
-        self.formats, self.names, self.style = file_formats(style.formats), names, style
+        self._keeps_layout = not style.formats  # the run asks for no files
+        self.style = replace(style, formats=style.formats or self._journal.formats or ("jsonl",))
+        self.formats, self.names = file_formats(self.style.formats), names
         self._layout, self._names_layout = layout_keys(style)
 
     @property
@@ -65,11 +67,6 @@ class ResultFiles:
         same = none if self._names_layout in none else {self._names_layout}
         found = {format: self._journal.layouts_of(format) for format in FILE_FORMATS if format not in self.formats}
         return [format for format, all in found.items() if any(one is None or one >> 32 not in same for one in all)]
-
-    @property
-    def earlier_formats(self) -> list[str]:
-        """The formats of files that earlier results have."""
-        return [format for format in FILE_FORMATS if self._journal.layouts_of(format)]
 
     # --- new results
 
@@ -173,10 +170,10 @@ class ResultFiles:
         return missing
 
     def _other_look(self, entry_index: int, format: str) -> str:
-        """Return "layout" or "names" if that of a file is not this run's, else "". A run without names leaves those there."""
+        """Return "layout" or "names" if that of a file is not this run's, else "". A run that names none keeps those there."""
         found = self._journal.layout(entry_index, format)
         names, layout = (0, None) if found is None else divmod(found, 1 << 32)
-        if layout != self._layout_of(format):
+        if layout != self._layout_of(format) and not self._keeps_layout:
             return "layout"
         return "" if self._names_layout in (0, names) else "names"
 

@@ -186,6 +186,11 @@ class Tokenizer:
         return frozenset(i for i, text in enumerate(self.token_texts) if text in self.marks)
 
     @cached_property
+    def has_letters(self) -> tuple[bool, ...]:
+        """Whether each token has a letter or a digit."""
+        return tuple(any(map(str.isalnum, text)) for text in self.token_texts)
+
+    @cached_property
     def ids_outside_words(self) -> frozenset[int]:
         """Tokens that belong to no word."""
         in_words = self.silent_tokens_start_words and self.attached == "sentences and words"

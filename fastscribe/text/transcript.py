@@ -1,8 +1,9 @@
 """Hypotheses to words, segments and Transcript. Pure: no files, no tensors.
 
-The rules are those of NeMo 3.0 for transducers. A token with a word mark starts a word. Punctuation belongs to the previous
-word and has zero duration in TDT. A segment ends after a word that ends in . ! or ?. CTC tokens keep their own frames (see
-decode/ctc.py). Where utterances overlap, segmentation/seams.py selects the words, and the text is made of their tokens.
+The rules are those of NeMo 3.0 for transducers, but a transcript's words start with their letters. A token with a word mark
+starts a word. Punctuation belongs to the previous word and has zero duration in TDT. A segment ends after a word that ends in
+. ! or ?. CTC tokens keep their own frames (decode/ctc.py). Where utterances overlap, segmentation/seams.py selects the words,
+and the text is made of their tokens.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from fastscribe.text.tokenizer import Role, Tokenizer
 from fastscribe.types import Alternative, AudioInfo, Hypothesis, Segment, Token, Transcript, Utterance, Word
 
 _SENTENCE_ENDS = (".", "!", "?")
+# What a word may last beyond its letters: models write a space anywhere in the pause before them, as at the begin of a jingle.
+_BESIDE_LETTERS_S = 0.08
+_MAX_PAUSE_S = 2.0  # between two letters of a word
 
 
 @dataclass(frozen=True)
@@ -133,8 +137,19 @@ def words_of(tokens: Sequence[Token], tokenizer: Tokenizer) -> list[Word]:
     A lone word mark makes a word without text, which no segment has. The first word starts at the first token, which may
     be a space.
     """
-    words = [_word(group, tokenizer) for group in _groups(tokens, tokenizer)]
+    return _words(_groups(tokens, tokenizer), tokens, tokenizer)
+
+
+def _words(groups: Sequence[list[Token]], tokens: Sequence[Token], tokenizer: Tokenizer) -> list[Word]:
+    words = [_word(group, tokenizer) for group in groups]
     return [replace(words[0], start_s=tokens[0].start_s), *words[1:]] if words else []
+
+
+def spoken_words(tokens: Sequence[Token], tokenizer: Tokenizer) -> list[Word]:
+    """Return the words that have a text, with the times of their letters: no word starts long before its first one."""
+    groups = _groups(tokens, tokenizer)
+    pairs = zip(_words(groups, tokens, tokenizer), groups, strict=True)
+    return [_by_letters(word, group, tokenizer.has_letters) for word, group in pairs if word.text]
 
 
 def group_words(token_ids: Sequence[int], tokenizer: Tokenizer) -> list[list[int]]:
@@ -172,6 +187,29 @@ def _is_before_punctuation(roles: Sequence[Role], index: int) -> bool:
     return next((role for role in roles[index + 1 :] if role != "space"), None) == "punctuation"
 
 
+def span_around(letters: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
+    """Return the earliest begin and the latest end of a word, by the begin, the end and the probability of each letter.
+
+    Letters with a long pause between them, as with music before the first word, are not of one word: the likelier part of
+    them counts.
+    """
+    cuts = [index for index in range(1, len(letters)) if letters[index][0] - letters[index - 1][1] > _MAX_PAUSE_S]
+    parts = [letters[first:end] for first, end in itertools.pairwise([0, *cuts, len(letters)])]
+    own = max(parts, key=lambda part: sum(probability for *_, probability in part))
+    return (own[0][0] - _BESIDE_LETTERS_S, own[-1][1] + _BESIDE_LETTERS_S) if own else (-math.inf, math.inf)
+
+
+def _by_letters(word: Word, group: list[Token], has_letters: Sequence[bool]) -> Word:
+    """Return a word that starts hardly before its letters, and ends with them if others are far behind."""
+    first = next((token for token in group if has_letters[token.id]), group[0])
+    if first.start_s - word.start_s <= _BESIDE_LETTERS_S and group[-1].start_s - first.end_s <= _MAX_PAUSE_S:
+        return word
+    letters = [(token.start_s, token.end_s, token.confidence) for token in group if has_letters[token.id]]
+    start_s, end_s = span_around(letters)
+    is_cut = bool(letters) and end_s < letters[-1][0]
+    return replace(word, start_s=max(word.start_s, start_s), end_s=end_s if is_cut else word.end_s)
+
+
 def _word(group: list[Token], tokenizer: Tokenizer) -> Word:
     ids = [token.id for token in group]
     if not tokenizer.dropped_in_words_ids.isdisjoint(ids):
@@ -196,7 +234,7 @@ def _segments(pieces: Sequence[Sequence[Token]], tokenizer: Tokenizer) -> list[S
     for piece in pieces:
         ids = [token.id for token in piece]
         for place in tokenizer.utterances(ids):
-            words = [word for word in words_of(piece[place], tokenizer) if word.text]
+            words = spoken_words(piece[place], tokenizer)
             is_ended = not tokenizer.utterance_end_ids.isdisjoint(ids[place])
             if is_ended:
                 segments += segments_of([*pending, *words])
@@ -262,5 +300,5 @@ def _of_utterance(
         written = " ".join(text.split())
         if len(seen) < count and written not in seen:
             seen.add(written)
-            words = words_of(timed_tokens(hypothesis, tokenizer, clock, zero_duration_ids), tokenizer)
+            words = spoken_words(timed_tokens(hypothesis, tokenizer, clock, zero_duration_ids), tokenizer)
             yield Alternative(text, hypothesis.score, utterance.start_s, clock.end_s, tuple(words))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from fastscribe import Failure, Options, Transcript, UsageError
+from fastscribe import Failure, Options, Transcriber, Transcript, UsageError
 from fastscribe.alignment import text_aligner as alignment
 from fastscribe.alignment.aligner import Aligner
 from fastscribe.alignment.script import Counts
@@ -96,6 +96,9 @@ def test_music_before_the_speech_does_not_lengthen_the_first_word(tmp_path: Path
     assert isinstance(found, Transcript)
     loud = np.flatnonzero(np.abs(clip_S) > np.abs(clip_S).max() / 20)[0] / rate
     assert found.tokens[0].start_s < 1.0 and found.words[0].start_s == pytest.approx(6.0 + loud, abs=0.3)
+    (heard,) = Transcriber.load("default", "cpu", "fp32").transcribe([tmp_path / "a.flac"])
+    assert isinstance(heard, Transcript)
+    assert heard.tokens[0].start_s < 1.0 and heard.words[0].start_s == pytest.approx(6.0 + loud, abs=0.3)
 
 
 @pytest.mark.parametrize(
@@ -335,8 +338,10 @@ def test_models_without_a_ctc_head_are_refused() -> None:
 
 
 def test_one_text_is_of_one_recording(aligner: Aligner, tmp_path: Path) -> None:
-    text = tmp_path / "a.txt"
-    text.write_text("a", encoding="utf-8")
+    """The progress does not wait for the others of a folder."""
+    text = tmp_path / f"{FILES[0].stem}.txt"
+    text.write_text(TEXTS[FILES[0].name], encoding="utf-8")
+    assert len(list(aligner.align(FILES[:3], tmp_path))) == 1 and aligner.progress.textless == 2
     with pytest.raises(UsageError, match="several recordings"):
         list(aligner.align(FILES[:2], text))
     with pytest.raises(UsageError, match="no such file"):

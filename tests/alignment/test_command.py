@@ -297,9 +297,11 @@ def test_files_of_texts(tmp_path: Path) -> None:
     assert rows(guessed.stdout)[0]["text"] == f"{SENTENCE} José"
     assert f"{tmp_path / 'a.txt'}: not UTF-8: read as windows-1252; save it as UTF-8" in guessed.stderr
     (tmp_path / "a.ttml").write_text("<tt/>", encoding="utf-8")
-    (tmp_path / "a.docx").write_bytes(b"PK\3\4 and more")
-    document = align(FILES[0], "--text", tmp_path / "a.docx")
-    assert document.returncode == 1 and "a.docx: a document, not text: save it as text" in document.stderr
+    documents = {"a.docx": b"PK\3\4 and more", "a.json": b'{\n  "text": "a"}', "a.jsonl": b'{"text": "a"}'}
+    for name, content in documents.items():
+        (tmp_path / name).write_bytes(content)
+        document = align(FILES[0], "--text", tmp_path / name)
+        assert document.returncode == 1 and f"{name}: a document, not text: save it as text" in document.stderr
     refused = align(FILES[0], "--text", tmp_path / "a.ttml")
     assert refused.returncode == 1 and "a.ttml: subtitles of this kind are not read: make SubRip" in refused.stderr
 

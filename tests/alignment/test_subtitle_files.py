@@ -7,15 +7,7 @@ import warnings
 import pytest
 from pysubs2 import SSAFile
 
-from fastscribe.alignment.texts import (
-    NoCues,
-    decode,
-    format_of,
-    read_subtitles,
-    without_markup,
-    without_names,
-    without_sounds,
-)
+from fastscribe.alignment.texts import NoCues, decode, format_of, read_subtitles
 
 TIMES = (
     "00:00:01,000 --> 00:00:02,500",
@@ -86,13 +78,6 @@ def test_times_in_a_text() -> None:
     assert cues(given) == [(1.0, 2.0, shown[0]), (2.0, 3.0, shown[1])]
 
 
-def test_names_before_lines() -> None:
-    """A name with capitals counts if it comes again, or if most cues begin with one."""
-    assert spoken(srt("Anna Lee: one", "two", "Anna Lee: three")) == ["one", "two", "three"]
-    assert spoken(srt("Anna: one", "Bob: two")) == ["one", "two"]
-    assert spoken(srt("Anna: one", "two", "three")) == ["Anna: one", "two", "three"]
-
-
 @pytest.mark.parametrize(
     ("cues", "words", "speakers"),
     [
@@ -112,10 +97,15 @@ def test_names_before_lines() -> None:
         (["Anna: One.", "Two.", "Ben: Six.", "Ten."], ["One.", "Two.", "Six.", "Ten."], ["Anna"] * 2 + ["Ben"] * 2),
         (["Anna: A.", "B.", "C.", "Ben: D.", "E."], ["A.", "B.", "C.", "D.", "E."], ["Anna"] * 3 + ["Ben"] * 2),
         (["Narrator: One."], None, []),
+        (["Narrator: One.", "Two.", "Later: Six.", "Ten."], ["One.", "Two.", "Six.", "Ten."], ["Narrator"] * 2 + ["Later"] * 2),
+        (["Anna Lee: one", "two", "Anna Lee: three"], ["one", "two", "three"], ["Anna Lee"] * 3),
+        (["Anna: one", "two", "three"], None, []),
+        (["翻译：张三", "一", "二", "我说：走", "三"], None, []),
     ],
     ids=[
         "first of each turn", "after a sound", "small letters", "two in a cue", "behind another", "not the first",
         "a dialogue with a title", "other begins", "more of them", "two turns", "two long turns", "a lone one",
+        "a title that looks like a name", "again", "once", "a colon of another script",
     ],
 )  # fmt: skip
 def test_names_tell_who_speaks_each_cue(cues: list[str], words: list[str] | None, speakers: list[str]) -> None:
@@ -132,6 +122,11 @@ def test_voices_of_webvtt() -> None:
     assert [cue["speaker"] for cue in read_subtitles(text, "vtt")[1]["cues"]] == ["A & B", "A & B", "Bob"]
     both = text.replace("<v.loud Bob>", "<v Bob>no <v Anna>")
     assert not any("speaker" in cue for cue in read_subtitles(both, "vtt")[1]["cues"])
+    shown = ("<v Anna>Remember: one", "<v Anna>Remember: two", "<v Ben>Ben: three", "EVE: four")
+    text = "WEBVTT\n\n" + "".join(f"0:0{n} --> 0:0{n + 1}\n{one}\n\n" for n, one in enumerate(shown))
+    words, given, _ = read_subtitles(text, "vtt")
+    assert words == "Remember: one\nRemember: two\nthree\nfour"
+    assert [cue["speaker"] for cue in given["cues"]] == ["Anna", "Anna", "Ben", "EVE"]
 
 
 @pytest.mark.parametrize(
@@ -290,63 +285,6 @@ def test_formats() -> None:
     for format in ("srt", "vtt", "ass"):
         with pytest.raises(NoCues, match="no cue with a time"):
             read_subtitles("no cues\n", format)
-
-
-@pytest.mark.parametrize(
-    ("text", "spoken", "speakers"),
-    [
-        ("Anna: Hi.\n\nBerta: Yes\nor no.", "Hi.\n\nYes\nor no.", ["Anna", "Anna", "Berta", "Berta"]),
-        ("agent: a\ncustomer: b\nagent: c\ncustomer: d", "a\nb\nc\nd", ["agent", "customer"] * 2),
-        ("channel 1: a", "a", ["channel 1"]),
-        ("张三: 你好\n李四: 再见", "你好\n再见", ["张三", "李四"]),
-        ("Title\n\nAnna:\nHi.\nAnna: Yes.", "Title\n\n\nHi.\nYes.", [None, None, "Anna", "Anna", "Anna"]),
-        ("Note: a door.", "Note: a door.", [None]),
-        ("Note: a door.\nBye.\nRemember: go.", None, [None] * 3),
-        ("One thing: it\nis so: never\nat all\nagain and\nagain", None, [None] * 5),
-        ("at 10:30 we\nhttp://a.b c\nhe said: no", None, [None] * 3),
-        ("", "", []),
-        (
-            "**Anna**: Hi.\nSo there.\n**A Lady of the House**: Yes.",
-            "Hi.\nSo there.\nYes.",
-            ["Anna", "Anna", "A Lady of the House"],
-        ),
-        ("**Dr: No**: Hi.\n**Anna**: Yes.\nRemember: no.", "Hi.\nYes.\nRemember: no.", ["Dr: No", "Anna", "Anna"]),
-        ("[00:00:10] Ben: one\n[1:02.5] Anna: two", "one\ntwo", ["Ben", "Anna"]),
-        ("(0:10) one\n[10:30] two", "one\ntwo", [None] * 2),
-        ("BEN (00:05): one\nsix\nAnna [0:09]: two\nten", "one\nsix\ntwo\nten", ["BEN", "BEN", "Anna", "Anna"]),
-        ("Ben  0:05\none\n\nAnna (1:00:05)\ntwo\nsix", "\none\n\n\ntwo\nsix", [*["Ben"] * 3, *["Anna"] * 3]),
-        ("It was 10:30\nat 9:15 we (10:30) ate\n[1984] is old\nDoors  10:30", None, [None] * 4),
-    ],
-)
-def test_names_in_a_text(text: str, spoken: str | None, speakers: list[str | None]) -> None:
-    assert without_names(text) == (text if spoken is None else spoken, speakers)
-
-
-@pytest.mark.parametrize(
-    ("given", "text"),
-    [
-        ("# A talk\n\n[00:04] **Host**: Hi.\n**Guest:** Yes.", "\n\n**Host**: Hi.\n**Guest**: Yes."),
-        ("**one** *two* __three__ _four_ ***five*** **six *seven* eight**", "one two three four five six seven eight"),
-        (r"5 * 3 * 2 \*one\* two_three_four **five \* six**", "5 * 3 * 2 *one* two_three_four five * six"),
-        ("**one** two **three", "one two **three"),
-        ("One.\n\n**He:** two.\n\nThree.", "One.\n\nHe: two.\n\nThree."),
-        ("[00:01] **Anna:** One.\n\nTwo.", "**Anna**: One.\n\nTwo."),
-        ("**Dr: No:** One.\n**Dr: No**: Two.", "**Dr: No**: One.\n**Dr: No**: Two."),
-    ],
-)
-def test_markdown(given: str, text: str) -> None:
-    """Headings, times and emphasis are left out. A name stays bold, so that it is one whatever it looks like."""
-    assert without_markup(given) == text
-
-
-def test_sounds_in_a_text_are_not_spoken() -> None:
-    """Within a line, round brackets are as good as commas; a sentence in them is spoken, and so are words in asterisks."""
-    text = "(Jingle 7)\n[a bell rings in the tower]\nHe (the\tman) *said* [door slams] no.\n(So he did say it.)\n*She was.*"
-    silent = without_sounds(text)
-    assert silent.split("\n")[2].replace("\u2060", "") == "He (the\tman) *said*   no."
-    assert list(map(len, silent.split())) == list(map(len, text.split()))
-    assert not any(map(str.isalnum, "".join(silent.split("\n")[:2])))
-    assert silent.split("\n")[3:] == text.split("\n")[3:]
 
 
 def test_few_lines_of_two_cues_are_compared() -> None:

@@ -194,6 +194,19 @@ def test_tables(tmp_path: Path) -> None:
         assert [one.path for one in sources(write(tmp_path / name, rows))] == ["a.flac"]
 
 
+def test_decimal_commas(tmp_path: Path) -> None:
+    """They are a German Excel's, which separates cells by semicolons; what may be thousands or a clock's time is refused."""
+    given = ("12,5", " 0,25", "12.5", "7", "1.234,5", "1,234.5", "1,2,3", "-1,5", ",5", "1:02:03")
+    rows = "path;offset;duration\n" + "".join(f"a.flac;0,5;{one}\n" for one in given)
+    found = listed(write(tmp_path / "t.csv", rows))
+    durations = [(one.offset_s, one.duration_s) for one in found if isinstance(one, Source)]
+    assert durations == [(0.5, 12.5), (0.5, 0.25), (0.5, 12.5), (0.5, 7.0)]
+    said = {line: f"duration is '{one}', not a number of seconds" for line, one in enumerate(given[4:], start=6)}
+    check_failures([one for one in found if isinstance(one, Failure)], f"{tmp_path}/t.csv", said)
+    (other,) = listed(write(tmp_path / "t.tsv", "path\tduration\na.flac\t12,5\n"))
+    check_failures([other], f"{tmp_path}/t.tsv", {2: "duration is '12,5', not a number of seconds"})
+
+
 def test_wrong_rows_of_a_table(tmp_path: Path) -> None:
     rows = b'path,duration\na.flac,1.5 s\n,1\nb.flac,1,x\ncaf\xe9.flac,1\n"c".flac,1\nd.flac,1\n"e.flac,1\n'
     found = listed(write(tmp_path / "t.csv", rows))

@@ -120,6 +120,13 @@ def test_lines_now_and_then_where_there_is_no_terminal(
     assert lines[0] == "fastscribe: 1 %, 3 of 9 files, 2 of 90 s, 0x, 59 min left"
 
 
+def test_inputs_without_a_text_are_not_awaited() -> None:
+    bar = ProgressBar(True, SimpleNamespace(number=10, is_about=False), num_shards=2)  # type: ignore[arg-type]
+    assert bar.num_inputs == 5
+    bar.watch(lambda: Progress(textless=4))
+    assert bar.num_inputs == 3
+
+
 def test_the_log_has_the_lines_of_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastscribe.cli.progress_bar._FIRST_LINE_S", 0.0)
     bar = ProgressBar(True)

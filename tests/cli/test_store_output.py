@@ -97,7 +97,9 @@ def test_urls_that_take_no_results(server: FaultyStore, tmp_path: Path, output: 
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("command", [("transcribe", CLIPS[0], "-m", MODEL, "-o"), ("merge",), ("evaluate",)])
+@pytest.mark.parametrize(
+    "command", [("transcribe", CLIPS[0], "-m", MODEL, "-o"), ("merge",), ("evaluate",), ("export", "-f", "srt")]
+)
 def test_a_store_out_of_reach_ends_with_1(monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]) -> None:
     """Another try may help, so the recipes for schedulers make one; 2 is final."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -118,5 +120,24 @@ def test_the_output_is_no_input(server: FaultyStore) -> None:
     assert "what this run would write" in refused("transcribe", f"{URL}/transcripts.jsonl", "-m", MODEL, "-o", URL)
 
 
-def test_export_names_the_other_way(server: FaultyStore) -> None:
-    assert f"{URL}: export works on local results" in refused("export", URL, "-f", "srt")
+def test_export_reads_a_store(server: FaultyStore, tmp_path: Path) -> None:
+    """Files go into a folder, and those of rows that came later with the next export; one format goes to stdout."""
+    (tmp_path / "in").mkdir()
+    shutil.copy(CLIPS[0], tmp_path / "in/a.flac")
+    assert transcribe(tmp_path / "in", "-o", URL).returncode == 0
+    made = fastscribe("export", URL, "-f", "srt,vtt", "-o", tmp_path / "local")
+    assert made.returncode == 0 and "made files for 1 of 1 results" in made.stderr
+    text = fastscribe("export", URL, "-f", "srt").stdout
+    (file,) = (tmp_path / "local").rglob("a.srt")
+    assert file.read_text() == text == fastscribe("export", f"{URL}/transcripts.jsonl", "-f", "srt").stdout
+    shutil.copy(CLIPS[1], tmp_path / "in/b.flac")
+    assert transcribe(tmp_path / "in", "-o", URL).returncode == 0
+    again = fastscribe("export", URL, "-f", "srt,vtt", "-o", tmp_path / "local")
+    assert "made files for 1 of 2 results" in again.stderr and len(list((tmp_path / "local").rglob("*.vtt"))) == 2
+    for index in (0, 1):
+        assert transcribe(tmp_path / "in", "-o", f"{URL}/shards", "--shard", f"{index}/2").returncode == 0
+    assert "of 2 results" in fastscribe("export", f"{URL}/shards", "-f", "srt", "-o", tmp_path / "of-shards").stderr
+    assert "s3://bucket/gone" in refused("export", "s3://bucket/gone", "-f", "srt", "-o", tmp_path / "none")
+    there = f"--output-dir {URL}: export writes into a local folder"
+    assert there in refused("export", tmp_path / "local", "-f", "srt", "-o", URL)
+    assert {path.name for path in tmp_path.iterdir()} == {"in", "local", "of-shards"}

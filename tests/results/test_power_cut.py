@@ -89,8 +89,8 @@ def test_power_cut_during_a_merge(tmp_path: Path, has_syncfs: bool) -> None:
     out = tmp_path / "out"
     out.mkdir()
 
-    def done(folder: Path) -> tuple[bytes, bytes]:
-        return (folder / "transcripts.jsonl").read_bytes(), (folder / "report.json").read_bytes()
+    def done(folder: Path) -> tuple[bytes, ...]:
+        return tuple((folder / name).read_bytes() for name in ("transcripts.jsonl", "report.json", "journal.jsonl"))
 
     states = states_of(out, lambda: merge([shards], out, False), has_syncfs)
     unordered = done(out)
@@ -99,10 +99,13 @@ def test_power_cut_during_a_merge(tmp_path: Path, has_syncfs: bool) -> None:
     assert unordered != ordered
     for state in states:
         assert state.get("transcripts.jsonl") in (None, unordered[0], ordered[0])
+        if journal := state.get("journal.jsonl"):  # it is of the rows beside it
+            assert (state["transcripts.jsonl"], journal) in (unordered[::2], ordered[::2])
         again = remake(tmp_path / "again", state)
         merge([shards], again, True)
         assert done(again) == ordered
-        assert {path.name for path in again.iterdir()} == {"transcripts.jsonl", "report.json"}
+        assert {path.name for path in again.iterdir()} == {"transcripts.jsonl", "report.json", "journal.jsonl"}
+        assert run(again, inputs, random.Random(3)) == []
 
 
 def test_power_cut_during_training(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from fastscribe.errors import OutputError
 from fastscribe.results.committer import Committer
 from fastscribe.results.interfaces import Moved, OutputRun
 from fastscribe.results.journal import SYNCED
-from fastscribe.results.output import JournaledOutput, open_journaled
+from fastscribe.results.output import JournaledOutput, open_journaled, read_ledger
 from fastscribe.results.storage_folder import FolderStorage
 from fastscribe.results.storage_object import ObjectStorage
 from fastscribe.types import Segment, Source, Transcript, Word
@@ -54,6 +54,24 @@ def test_other_formats_are_made_of_the_rows(place: Place) -> None:
             assert output.files.num_made_again == again and not output.files.laid_out_again
     assert json.loads(place.contents()["b.json"])["text"] == "b.wav" and place.contents()["b.txt"] == "b.wav"
     assert place.rows() == rows
+
+
+def test_a_run_that_names_no_format_has_those_of_the_results(place: Place) -> None:
+    """Files that are there keep their layout. A folder of rows alone stays one, and a run that names formats has these."""
+    assert place.run(IDS[:1]) == ["a.wav"] and place.contents() == {}
+    run(place, [], NARROW)
+    assert set(place.contents()) == {"a.srt", "b.srt"}
+    place.run(["b.wav"], "txt", "jsonl")
+    before = place.contents()
+    assert place.run(["c.wav"], "jsonl") == ["c.wav"] and place.contents() == before
+    with read_ledger(place.where, OutputRun(OutputStyle(()), {})) as ledger:
+        assert ledger.earlier_formats == ("srt", "txt")
+    output = run(place, [], WIDE, ())
+    assert output.ledger.earlier_formats == ("srt", "txt") and not output.files.laid_out_again
+    assert place.run(["c.wav", "d.wav"]) == ["d.wav"]
+    files = place.contents()
+    assert set(files) == {f"{name}.{format}" for name in "abcd" for format in ("txt", "srt")}
+    assert before.items() <= files.items() and len(files["b.srt"].splitlines()) == 4
 
 
 def test_a_missing_file_is_made_again(place: Place) -> None:

@@ -103,11 +103,38 @@ def test_shards_together_do_everything_once(clips: Path, tmp_path: Path) -> None
     assert report(out) | {"files": 6, "failed": 1, "shards_missing": [], "shards_incomplete": []} == report(out)
     assert len(list(out.glob("*.txt"))) == 5
     assert fastscribe("merge", out, "-o", tmp_path / "merged", "--allow-failures", "1").returncode == 0
+    (tmp_path / "merged/journal.jsonl").unlink()  # as a version before left it
     for folder in (out, tmp_path / "merged"):  # not for a run that is divided otherwise
         done = transcribe(clips, "-o", folder)
         assert done.returncode == 2
-        assert f"{folder}: holds what fastscribe merge made of shards: name another output folder" in done.stderr
+        assert f"{folder}: holds what fastscribe merge made of shards: merge them with -o FOLDER" in done.stderr
     assert transcribe(FIRST, "-o", tmp_path / "merged", "--overwrite").returncode == 0
+
+
+def test_a_run_goes_on_where_shards_were_merged(clips: Path, tmp_path: Path) -> None:
+    out, whole = tmp_path / "out", tmp_path / "whole"
+    (clips / "broken.wav").write_text("not audio")
+    codes = {transcribe(clips, "-o", out, "--shard", f"{index}/3", "-f", "jsonl,srt").returncode for index in (1, 2)}
+    assert codes == {0, 1} and len(texts(out, "transcripts.shard-1-of-3.jsonl")) > 1
+    with (out / "journal.shard-1-of-3.jsonl").open("r+b") as lines:  # killed while it wrote this line
+        lines.truncate(lines.seek(0, os.SEEK_END) - 20)
+    (out / "report.shard-1-of-3.json").unlink()
+    for _ in range(2):
+        merged = fastscribe("merge", out, "-o", whole)
+        assert merged.returncode == 1 and "missing: 0/3" in merged.stderr and "run them again: 1/3" in merged.stderr
+    done = report(whole)["files"]
+    assert '"files"' not in (whole / "journal.jsonl").read_text()  # which are in the other folder
+    assert 0 < done < 6 and "--tokens was false, is true" in refused(
+        "transcribe", clips, "-m", MODEL, "-o", whole, "--tokens"
+    )
+    assert "of a run without shards" in transcribe(clips, "-o", whole, "--shard", "0/3").stderr
+    assert transcribe(clips, "-o", whole, "-f", "jsonl,srt").returncode == 3
+    assert report(whole) | {"files": 6 - done, "failed": 0, "skipped": done, "failed_before": 1} == report(whole)
+    assert len(texts(whole)) == 6 and len(list(whole.glob("*.srt"))) == 5
+    assert "holds the results of a run of its own" in refused("merge", out, "-o", whole)
+    shutil.copy(FIRST, clips / "broken.wav")
+    assert transcribe(clips, "-o", whole, "-f", "jsonl,srt", "--retry-failed").returncode == 0
+    assert texts(whole)["broken.wav"] == SENTENCE
 
 
 def test_a_failure_stays_until_its_recording_is_gone(clips: Path, tmp_path: Path) -> None:

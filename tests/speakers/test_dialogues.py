@@ -339,11 +339,15 @@ def test_formats_of_a_folder_are_named_where_none_is_given(folder: Path, tmp_pat
     assert done.returncode == 0 and (out / "call.txt").exists() and "earlier" not in done.stderr
     error = refused("export", out, "--speaker-names", "Eva,Karl")
     assert "nothing to do: give --format; the folder has srt, txt: -f srt,txt" in error
-    rows_alone = fastscribe("transcribe", call, mono, *given, "Anna,Berta")
-    assert rows_alone.returncode == 0 and not (out / "mono.txt").exists()
-    line = f"{out}: earlier results have srt, txt, and this run writes rows alone: -f srt,txt makes these of all\n"
-    assert line in rows_alone.stderr
-    assert line not in fastscribe("transcribe", call, mono, *given, "Anna,Berta").stderr  # there is nothing to do
+    rows_alone = fastscribe("transcribe", call, mono, *given, "Anna,Berta", "-f", "jsonl")
+    assert rows_alone.returncode == 0 and not (out / "mono.txt").exists() and "the formats" not in rows_alone.stderr
+    line = f"{out}: the formats are those of earlier results: srt, txt (-f jsonl: rows alone)\n"
+    assert line in fastscribe("transcribe", call, mono, *given, "Anna,Berta", "--dry-run").stderr
+    assert not (out / "mono.txt").exists()
+    shutil.copy(mono, new := tmp_path / "new.wav")
+    assert line in fastscribe("transcribe", call, mono, new, *given, "Anna,Berta").stderr
+    assert {path.name for path in out.glob("*.txt")} == {"call.txt", "mono.txt", "new.txt"}
+    assert line not in fastscribe("transcribe", call, mono, new, *given, "Anna,Berta").stderr  # there is nothing to do
 
 
 def test_names_of_nobody_are_said(folder: Path, tmp_path: Path) -> None:

@@ -54,6 +54,7 @@ def test_words_and_segments() -> None:
 
 MARKS = Tokenizer(pieces=("▁the", "▁c", "at", ".", ".)", "?!", "▁.", "▁?x"), kind="subword")
 CAT = ([0, 2, 30], [2, 3, 4])
+JINGLE = ([0, 50, 60, 70, 100], [1] * 5)
 
 
 @pytest.mark.parametrize(
@@ -69,8 +70,14 @@ CAT = ([0, 2, 30], [2, 3, 4])
         (MARKS, [1, 2, 4], CAT, True, [("cat.)", 0, 34)]),
         (MARKS, [1, 2, 5], CAT, True, [("cat?!", 0, 34)]),
         (MARKS, [1, 2, 7], CAT, True, [("cat", 0, 5), ("?x", 30, 34)]),
-        # The first word starts at a leading space.
-        (CHARACTERS, [0, 0, 1, 2, 0, 1], (), False, [("ab", 0, 7), ("a", 10, 11)]),
+        # The first word starts at a leading space, but hardly before its first letter.
+        (CHARACTERS, [0, 0, 1, 2, 0, 1], (), False, [("ab", 3, 7), ("a", 10, 11)]),
+        (CHARACTERS, [0, 1], ([0, 1], [1, 1]), False, [("a", 0, 2)]),
+        # The space before a word may be anywhere in a jingle. A letter far from likelier ones is none of the word.
+        (SUBWORDS, pieces("▁", "s", "▁c", "▁", "at"), JINGLE, False, [("s", 49, 51), ("c", 60, 61), ("at", 99, 101)]),
+        (SUBWORDS, pieces("▁c", "at", "s", "."), ([0, 40, 42, 44], [1] * 4), True, [("cats.", 39, 43)]),
+        (SUBWORDS, pieces("▁c", "at", "s", "."), ([0, 2, 42, 44], [1] * 4), True, [("cats.", 0, 4)]),
+        (SUBWORDS, pieces("▁c", "at", "s", "."), ([0, 20, 42, 44], [1] * 4), True, [("cats.", 0, 43)]),
     ],
 )
 def test_times_of_words(tokenizer: Tokenizer, ids: list[int], times: tuple, is_tdt: bool, expected: list) -> None:
@@ -79,7 +86,7 @@ def test_times_of_words(tokenizer: Tokenizer, ids: list[int], times: tuple, is_t
 
 @pytest.mark.parametrize(
     ("start_words", "expected"),
-    [(True, [("ca", 0, 3), ("t", 4, 7), ("the", 10, 11)]), (False, [("cat", 0, 7), ("the", 10, 11)])],
+    [(True, [("ca", 0, 3), ("t", 5, 7), ("the", 10, 11)]), (False, [("cat", 0, 7), ("the", 10, 11)])],
 )
 def test_control_tokens_start_words(start_words: bool, expected: list[tuple[str, int, int]]) -> None:
     pieces = ("▁the", "▁c", "a", "t", "<s>")
@@ -91,7 +98,7 @@ def test_aggregate_words() -> None:
     """A lone word mark is a space, even before punctuation; punctuation with a word mark starts a word."""
     tokenizer = from_pieces(["▁the", "a", ".", "▁", "▁¿", "¿", "<0x41>"])
     result = transcript_of(hypothesis_of([3, 0, 1, 3, 2, 1, 4, 1, 2]), tokenizer)
-    assert words(result) == [("thea.", 0, 9), ("a", 10, 11), ("¿a.", 12, 17)]
+    assert words(result) == [("thea.", 1, 9), ("a", 10, 11), ("¿a.", 13, 17)]
     assert result.text == "thea.a¿a."
     tdt = transcript_of(hypothesis_of([0, 4, 2], [0, 4, 8], [2, 2, 2]), tokenizer, tdt=True)
     assert words(tdt) == [("the", 0, 2), ("¿.", 4, 6)]

@@ -110,7 +110,7 @@ class GivenCue(NamedTuple):
         text = spaced_text(self.text, self.format)
         for _ in range(2):  # ([music])
             text = SOUNDS.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
-        names = re.finditer(rf"(?m)^(?:[{LEADING_MARKS}]|[^\S\n])*({self._name_pattern})[^\S\n]*(:)(?!\S)", text)
+        names = re.finditer(rf"(?m)^(?:[{LEADING_MARKS}]|[^\S\n])*({self._name_pattern})[^\S\n]*(:(?!\S)|：)", text)
         return [(*found.span(1), found.start(2)) for found in names]
 
 

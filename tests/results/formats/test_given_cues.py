@@ -143,6 +143,7 @@ def test_speakers_are_named_as_each_format_does() -> None:
         ("vtt", "ANNA: <c.red>one</c>", "one", "EVE: <c.red>one</c>"),
         ("vtt", "<v.loud ANNA><c.red>one</c>", "one", "<v.loud EVE><c.red>one</c>"),
         ("ass", "{\\an8}ANNA:\\None", "one", "{\\an8}EVE:\\None"),
+        ("srt", "ANNA：one", "one", "EVE：one"),
     ],
 )
 def test_a_name_among_what_is_not_spoken(format: str, text: str, other: str, renamed: str | None) -> None:

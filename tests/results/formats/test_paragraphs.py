@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from fastscribe._system.text_layout import clean_text
-from fastscribe.alignment.texts import without_markup, without_names
+from fastscribe.alignment.spoken import without_markup, without_names
 from fastscribe.config import OutputStyle
 from fastscribe.results.formats.paragraphs import to_md, to_txt
 from fastscribe.results.formats.writers import to_jsonl
