@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fastscribe._system.text_layout import count_of
 from fastscribe._system.urls import is_url
 from fastscribe.cli.app import app, option
 from fastscribe.cli.run_options import AllowFailures, allowed_failures
@@ -47,8 +48,8 @@ def merge(
             merged = merge_folders([Path(folder) for folder in folders], Path(destination), ordered)
     except OSError as error:
         raise UsageError(f"{error.filename or destination}: {error.strerror or error}") from error
-    files = sum(len(result.entries) for result in merged.results)
-    say(f"{destination}: {files} files ({merged.failed} failed), from {len(merged.results)} of {merged.count} shards")
+    files = count_of(sum(len(result.entries) for result in merged.results), "file")
+    say(f"{destination}: {files} ({merged.failed} failed), from {len(merged.results)} of {merged.count} shards")
     for what, numbers in (
         ("missing", merged.missing),
         ("not complete, run them again", merged.incomplete),

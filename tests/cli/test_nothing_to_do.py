@@ -205,6 +205,13 @@ def test_overwrite_says_what_it_removes_and_does_not_remove_other_results_for_si
     assert len((tmp_path / "out" / "transcripts.jsonl").read_text("utf-8").splitlines()) == 1
 
 
+def test_channels_are_no_reason_to_load_the_model(clips: Path, tmp_path: Path) -> None:
+    command = ("transcribe", clips, "-o", out := tmp_path / "out", "--speakers", "channels")
+    fastscribe(*command)
+    done = fastscribe(*command)
+    assert done.stderr == f"fastscribe: {out}: all 2 inputs are done: there is nothing to do\n"
+
+
 _FEW_AHEAD = """if True:
     import sys
     from fastscribe.cli import listing, main
