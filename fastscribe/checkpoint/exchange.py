@@ -37,7 +37,8 @@ def refuse(checkpoint: Checkpoint, to: ExportFormat, problem: str) -> UsageError
 def check_family(checkpoint: Checkpoint, to: ExportFormat) -> EncoderConfig:
     """Return the encoder's config. Raises UsageError for a family that only fastscribe's own format holds."""
     config, encoder = checkpoint.config, checkpoint.config.encoder
-    if config.aed is not None:
+    is_canary = config.aed is not None and config.aed.prompt != "cohere" and to == "nemo"
+    if config.aed is not None and not is_canary:
         raise refuse(checkpoint, to, "a model with an attention decoder (Canary, Cohere) is not written")
     if not isinstance(encoder, EncoderConfig):
         raise refuse(
@@ -46,7 +47,7 @@ def check_family(checkpoint: Checkpoint, to: ExportFormat) -> EncoderConfig:
     if encoder.language_prompt or encoder.causal_subsampling or isinstance(encoder.attention, ChunkedAttention):
         raise refuse(checkpoint, to, "a streaming model is not written")
     kind = {"character": "a vocabulary of letters", "aggregate": "a vocabulary joined from several languages'"}
-    if checkpoint.tokenizer.kind in kind:
+    if checkpoint.tokenizer.kind in kind and not is_canary:
         raise refuse(checkpoint, to, f"{kind[checkpoint.tokenizer.kind]} is not written, only subwords (BPE, unigram)")
     return encoder
 
@@ -80,6 +81,7 @@ def left_out(checkpoint: Checkpoint, to: ExportFormat) -> list[str]:
         "the CTC head beside a transducer": config.has_ctc and config.joint is not None and to == "hf",
         "the mark of random weights": checkpoint.has_random_weights and to == "hf",
         "the language model": checkpoint.language_model is not None,
+        "the timestamps aligner": checkpoint.aligner is not None,
         "the language": config.language is not None,
         "the longest utterance of the training": config.trained_utterance_s is not None,
         "the rule to keep spaces before punctuation": checkpoint.tokenizer.attached == "nowhere",

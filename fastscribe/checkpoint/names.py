@@ -13,11 +13,14 @@ from fastscribe.checkpoint.lazy_weights import TensorSource
 from fastscribe.config import EncoderSettings
 from fastscribe.families.registry import module_of
 
-# Pairs of their text and ours in a name; ^ is its beginning. Readers replace theirs, and writers ours by the first pair's.
+# Pairs of their text and ours in a name; ^ is its beginning, # a layer's number. Readers replace theirs, and writers ours by
+# the first pair's.
 Pairs = tuple[tuple[str, str], ...]
 # Regular expressions of theirs, and what replaces them.
 Patterns = tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...]
-_NEMO_UNUSED = re.compile(r"^preprocessor\.featurizer\.(window|fb)$")  # computed from the config
+_NEMO_UNUSED = re.compile(  # tables that the config gives, and what no forward pass reads
+    r"^preprocessor\.featurizer\.(window|fb)$|^transf_decoder\._embedding\.token_type_embedding\."
+)
 NEMO_TRANSDUCER: Pairs = (
     ("^decoder.prediction.embed.", "^transducer.predictor.embedding."),
     ("^decoder.prediction.dec_rnn.lstm.", "^transducer.predictor.lstm."),
@@ -47,31 +50,36 @@ _POINTWISE = re.compile(r"\.conv\.pointwise[12]\.weight$|^ctc\.output\.weight$")
 
 
 def from_nemo(
-    weights: Mapping[str, TensorSource], encoder: EncoderSettings, has_transformer: bool = False
+    weights: Mapping[str, TensorSource], encoder: EncoderSettings, others: Pairs = ()
 ) -> dict[str, TensorSource]:
     """Rename NeMo's weights, and drop those that inference does not use.
 
     Args:
         weights: By NeMo's names.
         encoder: Settings of the model's encoder, of a family that NeMo has.
-        has_transformer: It has layers of NeMo's Transformer, as attention decoders do.
+        others: Names of further parts, such as an attention decoder.
     """
     own = module_of(encoder.family, "nemo")
     patterns: Patterns = reading(own.NEMO + NEMO_TRANSDUCER + NEMO_CTC + NEMO_HYBRID_CTC)
     kept = {name: source for name, source in weights.items() if not _NEMO_UNUSED.match(name)}
-    if has_transformer:
-        from fastscribe.families.canary import nemo
-
-        kept = {name: source for name, source in kept.items() if not nemo.UNUSED.match(name)}
-        patterns += nemo.NAMES
-    return rename(kept, own.nemo_layers(encoder), patterns + reading(BOTH))
+    return rename(kept, own.nemo_layers(encoder), patterns + reading(others + BOTH))
 
 
 def reading(pairs: Pairs) -> Patterns:
     """Return the pattern of theirs and the replacement of each pair."""
+    numbers = re.escape("#")
     return tuple(
-        ("^" * theirs.startswith("^") + re.escape(theirs.lstrip("^")), ours.lstrip("^")) for theirs, ours in pairs
+        (
+            "^" * theirs.startswith("^") + re.escape(theirs.lstrip("^")).replace(numbers, r"(\d+)"),
+            ours.lstrip("^").replace("#", r"\1"),
+        )
+        for theirs, ours in pairs
     )
+
+
+def within(theirs: str, ours: str, pairs: Pairs) -> Pairs:
+    """Return the pairs with these beginnings in front."""
+    return tuple((theirs + one, ours + other) for one, other in pairs)
 
 
 def rename(

@@ -217,7 +217,12 @@ def _read_model(members: Members, where: Path, config_name: str, weights_name: s
             from fastscribe.families.indic import check_vocabularies
 
             check_vocabularies(config, vocabularies)
-    weights = names.from_nemo(stored_weights(), model.encoder, has_transformer=model.aed is not None)
+    others: names.Pairs = ()
+    if model.aed is not None:
+        from fastscribe.families.canary import nemo as canary
+
+        others = canary.NAMES
+    weights = names.from_nemo(stored_weights(), model.encoder, others)
     tokenizer = adapt_tokenizer(tokenizer, model)
     is_random = config.values.get(RANDOM_KEY) is True
     languages = () if model.aed else _languages(config)

@@ -1,4 +1,5 @@
-"""Writer of .nemo files of FastConformer models with subword vocabularies, which nemo.py reads. NeMo is not needed.
+"""Writer of .nemo files of FastConformer models with subword vocabularies, and of Canary, which nemo.py reads. NeMo is not
+needed.
 
 The YAML has the keys that NeMo needs to restore the model and to transcribe with it, with NeMo's defaults of the dropouts that
 training uses. Data sets and an optimiser come from the user's own config. NeMo lists the vocabulary itself.
@@ -9,7 +10,7 @@ from __future__ import annotations
 import io
 import os
 import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from shutil import copyfileobj
@@ -37,6 +38,7 @@ _CLASSES = {  # by (has a transducer, has a CTC head)
     (False, True): "ctc_bpe_models.EncDecCTCModelBPE",
     (True, False): "rnnt_bpe_models.EncDecRNNTBPEModel",
     (True, True): "hybrid_rnnt_ctc_bpe_models.EncDecHybridRNNTCTCBPEModel",
+    (False, False): "aed_multitask_models.EncDecMultiTaskModel",
 }
 _TOKENIZER_NAME, _VOCABULARY_NAME = "tokenizer.model", "vocab.txt"
 _MODULES = "nemo.collections.asr.modules."
@@ -77,9 +79,8 @@ def write(checkpoint: Checkpoint, path: Path, dtype: torch.dtype) -> None:
 def files_of(checkpoint: Checkpoint) -> dict[str, bytes]:
     """Return the members besides the weights. Raises UsageError if a .nemo file cannot hold the model."""
     encoder = check_family(checkpoint, "nemo")
-    if _TOKENIZER_NAME not in checkpoint.tokenizer.files:
-        raise refuse(checkpoint, "nemo", "NeMo needs a SentencePiece vocabulary, and this is a tokenizer.json")
-    config = _model(checkpoint.config, encoder)
+    vocabularies = _vocabularies(checkpoint)
+    config = _model(checkpoint.config, encoder, vocabularies)
     if checkpoint.has_random_weights:
         config[RANDOM_KEY] = True
     text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True).encode()
@@ -88,15 +89,28 @@ def files_of(checkpoint: Checkpoint) -> dict[str, bytes]:
     check_config(checkpoint, "nemo", lambda: model_config(section, heads, num_labels, checkpoint.path))
     return {
         CONFIG_NAME: text,
-        _TOKENIZER_NAME: checkpoint.tokenizer.files[_TOKENIZER_NAME],
-        _VOCABULARY_NAME: _vocabulary(checkpoint.tokenizer),
+        **{f"{prefix}{_TOKENIZER_NAME}": one.files[_TOKENIZER_NAME] for prefix, one in vocabularies.items()},
+        **{f"{prefix}{_VOCABULARY_NAME}": _listing(one) for prefix, one in vocabularies.items()},
     }
+
+
+def _vocabularies(checkpoint: Checkpoint) -> dict[str, Tokenizer]:
+    """Return the vocabularies by what the names of their files begin with: nothing, or a language."""
+    tokenizer = checkpoint.tokenizer
+    if tokenizer.kind == "aggregate":
+        try:
+            return {f"{name}_": part for name, part in tokenizer.parts().items()}
+        except ValueError as error:
+            raise refuse(checkpoint, "nemo", str(error)) from error
+    if _TOKENIZER_NAME not in tokenizer.files:
+        raise refuse(checkpoint, "nemo", "NeMo needs a SentencePiece vocabulary, and this is a tokenizer.json")
+    return {"": tokenizer}
 
 
 # --- the YAML ---------------------------------------------------------------------------------------------------------
 
 
-def _model(config: ModelConfig, encoder: EncoderConfig) -> dict[str, Any]:
+def _model(config: ModelConfig, encoder: EncoderConfig, prefixes: Iterable[str]) -> dict[str, Any]:
     has_transducer = config.joint is not None
     sections: dict[str, Any] = {
         "target": "nemo.collections.asr.models." + _CLASSES[has_transducer, config.has_ctc],
@@ -107,12 +121,7 @@ def _model(config: ModelConfig, encoder: EncoderConfig) -> dict[str, Any]:
         "train_ds": None,
         "validation_ds": {"use_start_end_token": False},  # NeMo's transcribe() reads it
         "test_ds": None,
-        "tokenizer": {
-            "dir": "tokenizer",
-            "type": "bpe",
-            "model_path": f"nemo:{_TOKENIZER_NAME}",
-            "vocab_path": f"nemo:{_VOCABULARY_NAME}",
-        },
+        "tokenizer": _tokenizer(prefixes),
         "preprocessor": _preprocessor(config.features),
         "encoder": _encoder(encoder),
     }
@@ -121,7 +130,26 @@ def _model(config: ModelConfig, encoder: EncoderConfig) -> dict[str, Any]:
     if config.has_ctc:
         ctc = _ctc(config)
         sections |= {"aux_ctc": {"ctc_loss_weight": 0.3, "use_cer": False, **ctc}} if has_transducer else ctc
+    if config.aed is not None:
+        from fastscribe.families.canary import nemo
+
+        sections |= nemo.sections(config.aed, encoder.d_model)
+        sections["tokenizer"]["custom_tokenizer"] = nemo.custom_tokenizer("langs" in sections["tokenizer"])
     return sections
+
+
+def _tokenizer(prefixes: Iterable[str]) -> dict[str, Any]:
+    """Return the section of a vocabulary, or of those that an aggregate joins."""
+    parts = {
+        prefix.removesuffix("_"): {
+            "dir": "tokenizer",
+            "type": "bpe",
+            "model_path": f"nemo:{prefix}{_TOKENIZER_NAME}",
+            "vocab_path": f"nemo:{prefix}{_VOCABULARY_NAME}",
+        }
+        for prefix in prefixes
+    }
+    return parts.get("") or {"type": "agg", "langs": parts}
 
 
 def _preprocessor(features: FeaturesConfig) -> dict[str, Any]:
@@ -247,7 +275,7 @@ def _ctc(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def _vocabulary(tokenizer: Tokenizer) -> bytes:
+def _listing(tokenizer: Tokenizer) -> bytes:
     """Return vocab.txt, which NeMo requires and does not read: pieces without word marks, ## before those inside words."""
     hidden = tokenizer.unknown_ids | tokenizer.silent_ids
     pieces = [piece for i, piece in enumerate(tokenizer.pieces) if i not in hidden]

@@ -21,6 +21,7 @@ from fastscribe.checkpoint.value import Checkpoint, Section, read_tokenizer
 from fastscribe.config import AedConfig, ModelConfig, TransformerConfig
 from fastscribe.errors import UnsupportedCheckpoint
 from fastscribe.families.canary import huggingface as canary
+from fastscribe.families.canary.nemo import NAMES as DECODER_NAMES
 from fastscribe.families.canary.nemo import decoder_of
 from fastscribe.families.conformer.config import EncoderConfig
 from fastscribe.families.conformer.huggingface import encoder_config, from_huggingface, read_features
@@ -81,7 +82,7 @@ def our_names(weights: Mapping[str, TensorSource], model: ModelConfig) -> dict[s
     """Give the weights of a folder our names, without those that inference does not use."""
     assert isinstance(model.encoder, EncoderConfig)
     bare = {name.removeprefix("model."): source for name, source in weights.items()}
-    bare = from_nemo(bare, model.encoder, has_transformer=True)
+    bare = from_nemo(bare, model.encoder, DECODER_NAMES)
     return from_huggingface(bare, model.encoder, NAMES + canary.NAMES)
 
 

@@ -17,6 +17,7 @@ from fastscribe.checkpoint.value import NEMO_CONFIG_NAME, Section, report_invali
 from fastscribe.checkpoint.weights import load_torch
 from fastscribe.config import ModelConfig, TransformerConfig
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
+from fastscribe.families.canary.nemo import ENCODER_LAYER
 from fastscribe.families.conformer.config import EncoderConfig
 from fastscribe.families.conformer.nemo import encoder_config
 from fastscribe.rooms import option_for
@@ -24,15 +25,14 @@ from fastscribe.speakers.config import MAX_SPEAKERS, SpeakerCacheConfig, Speaker
 from fastscribe.speakers.settings import MAX_SPEAKER_FRAMES
 
 _UNUSED = re.compile(r"^sortformer_modules\.hidden_to_spks\.")  # NeMo's forward pass does not use it
-_NAMES = (
-    (r"^transformer_encoder\.layers\.(\d+)\.layer_norm_1\.", r"layers.\1.norm_attention."),
-    (r"^transformer_encoder\.layers\.(\d+)\.layer_norm_2\.", r"layers.\1.norm_feed_forward."),
-    (r"^transformer_encoder\.layers\.(\d+)\.first_sub_layer\.", r"layers.\1.attention."),
-    (r"^transformer_encoder\.layers\.(\d+)\.second_sub_layer\.", r"layers.\1.feed_forward."),
-    (r"^transformer_encoder\.final_layer_norm\.", "final_norm."),
-    (r"^sortformer_modules\.encoder_proj\.", "projection."),
-    (r"^sortformer_modules\.first_hidden_to_hidden\.", "hidden."),
-    (r"^sortformer_modules\.single_hidden_to_spks\.", "speakers."),
+_NAMES = names.reading(
+    (
+        *names.within("^transformer_encoder.layers.#.", "layers.#.", ENCODER_LAYER),
+        ("^transformer_encoder.final_layer_norm.", "final_norm."),
+        ("^sortformer_modules.encoder_proj.", "projection."),
+        ("^sortformer_modules.first_hidden_to_hidden.", "hidden."),
+        ("^sortformer_modules.single_hidden_to_spks.", "speakers."),
+    )
 )
 _DEFAULT_TRAINED_S = 90.0
 _MAX_TRAINED_S = 3600.0
@@ -58,7 +58,7 @@ def read(path: Path) -> SpeakerCheckpoint:
 
 
 def _renamed(weights: Mapping[str, TensorSource], encoder: EncoderConfig) -> dict[str, TensorSource]:
-    found = names.from_nemo(weights, encoder, has_transformer=True)
+    found = names.from_nemo(weights, encoder)
     used = {name: source for name, source in found.items() if not _UNUSED.match(name)}
     return names.rename(used, {}, _NAMES, linear=None)
 

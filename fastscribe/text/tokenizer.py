@@ -89,6 +89,23 @@ class Tokenizer:
             raise ValueError("a piece is not text")
         "".join(self.pieces).encode()  # a lone surrogate (JSON and YAML can spell one) raises UnicodeEncodeError
 
+    def parts(self) -> dict[str, Tokenizer]:
+        """Return the vocabulary of each language of an aggregate, in order.
+
+        Raises:
+            ValueError: `files` does not hold them, or one is damaged.
+        """
+        found = {}
+        for file, content in self.files.items():
+            if (match := LANGUAGE_MODEL.fullmatch(file)) is not None:
+                try:
+                    found[match[2]] = from_sentencepiece(content)
+                except (RuntimeError, ValueError) as error:
+                    raise ValueError(f"{file} is not a SentencePiece model") from error
+        if tuple(piece for part in found.values() for piece in part.pieces) != self.pieces:
+            raise ValueError("has no vocabularies to encode text with (pieces-*.model): convert the .nemo file again")
+        return found
+
     @cached_property
     def languages(self) -> dict[int, str]:
         """The language that each tag names, by token; tags have no text."""

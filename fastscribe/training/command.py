@@ -69,7 +69,7 @@ def train(
     ] = None,
     epochs: Annotated[
         int | None,
-        option("--epochs", min=0, help="Override the recipe's number of epochs; 0 shows the plan and trains nothing."),
+        option("--epochs", min=0, help="Override the recipe's epochs or steps; 0 shows the plan and trains nothing."),
     ] = None,
     device: Annotated[str, option("--device", help="auto, cpu, cuda or cuda:N.")] = "auto",
     dtype: Annotated[
@@ -87,7 +87,7 @@ def train(
     check_output_dir(output_dir)
     stated = _recipe(recipe, init is not None)  # before the import of torch, which is slow
     is_plan = not (stated.run.epochs if epochs is None else epochs)
-    chosen = replace(stated, run=replace(stated.run, epochs=epochs)) if epochs else stated
+    chosen = replace(stated, run=replace(stated.run, epochs=epochs, max_steps=None)) if epochs else stated
     check_installed("whisper-en", "train", "train")
     check_trackers(chosen.run.log_to)
     from fastscribe.training.data import prepare
@@ -153,6 +153,9 @@ def _report_left_out(trainer: Trainer) -> None:
 def _report_end(trainer: Trainer) -> None:
     _report_left_out(trainer)
     progress, data = trainer.progress, trainer.training_data
+    if trainer.is_stopped_early:
+        stale, length = count_of(progress.num_stale, "validation"), trainer.recipe.run.length
+        say(f"run.patience: {stale} without a better one ended the run after step {progress.step:,} of {length}")
     sets, is_start = data.validation_sets, progress.best_step == 0
     rate = (progress.start_rate if is_start else progress.best_rate) or 0.0
     num_recordings = sum(one.num_examples for one in sets if one.decides) if sets else len(data.validation)
@@ -220,9 +223,9 @@ def _report_start(trainer: Trainer) -> None:
         say(f"left out, {line}")
     if rows := len(training_data.left_out):
         say(f"{trainer.folder.left_out} has {count_of(rows, 'row')} that {'is' if rows == 1 else 'are'} left out")
-    epochs = trainer.recipe.run.epochs
-    about = _about(trainer)
-    in_all = "" if trainer.is_plan else f"{about}{count_of(trainer.planner.num_steps(epochs), 'step')} in all, "
+    about, run = _about(trainer), trainer.recipe.run
+    num_steps = f"{about if run.max_steps is None else ''}{count_of(trainer.num_steps, 'step')}"
+    in_all = "" if trainer.is_plan else f"{num_steps} in all, "
     say(
         f"{_millions(parameters)} parameters{trained}, {training_data.checkpoint.config.family}, {str(trainer.dtype)[6:]} on "
         f"{trainer.device}; {about}{count_of(trainer.planner.epoch_batches, 'batch')} per epoch, {in_all}"
@@ -240,8 +243,8 @@ def _report_start(trainer: Trainer) -> None:
     if trainer.is_plan:
         if trainer.rates_start and (note := _least_gain_note(trainer)):
             say(note)
-        if epochs:
-            say(_planned_steps(trainer, epochs))
+        if run.epochs:
+            say(_planned_steps(trainer))
         most = count_of(max(trainer.planner.batch_sizes), "recording")
         num_bytes = trainer.weights.num_bytes
         size = f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
@@ -258,12 +261,15 @@ def _millions(count: int) -> str:
 
 
 def _going_on(trainer: Trainer) -> str:
-    epochs, before = trainer.recipe.run.epochs, trainer.former_epochs
-    if epochs and trainer.is_over:
+    run, progress, before = trainer.recipe.run, trainer.progress, trainer.former_length
+    if run.epochs and trainer.is_over:
         further = f"--init {quote(str(trainer.folder.last))} in another folder trains its model further"
-        return f"finished after {count_of(epochs, 'epoch')}; more run.epochs go on here; {further}"
-    changed = f": {epochs:,} epochs instead of {before:,}, and the learning rate follows the new length"
-    return f"going on after step {trainer.progress.step:,}{changed if epochs and epochs != before else ''}"
+        if trainer.is_stopped_early:
+            return f"finished after step {progress.step:,}; a larger run.patience, or none, goes on here; {further}"
+        key = "epochs" if run.max_steps is None else "max_steps"
+        return f"finished after {run.length}; more run.{key} go on here; {further}"
+    changed = f": {run.length} instead of {before}, and the learning rate follows the new length"
+    return f"going on after step {progress.step:,}{changed if run.epochs and run.length != before else ''}"
 
 
 def _about(trainer: Trainer) -> str:
@@ -271,14 +277,14 @@ def _about(trainer: Trainer) -> str:
     return "about " if trainer.planner.epochs_differ and trainer.recipe.run.epochs != 1 else ""
 
 
-def _planned_steps(trainer: Trainer, epochs: int) -> str:
-    num_steps, optimiser = trainer.planner.num_steps(epochs), trainer.recipe.optimiser
+def _planned_steps(trainer: Trainer) -> str:
+    run, optimiser, planner = trainer.recipe.run, trainer.recipe.optimiser, trainer.planner
+    in_all = f"{_about(trainer)}{count_of(trainer.num_steps, 'step')}"
+    if run.max_steps is not None:
+        in_all = f"about {run.max_steps / planner.num_steps(1):.1f} epochs"
     warm_up = count_of(trainer.weights.warmup_steps, "warm-up step")
     capped = " (at most a tenth of the run)" if trainer.weights.warmup_steps < optimiser.warmup_steps else ""
-    return (
-        f"{count_of(epochs, 'epoch')}: {_about(trainer)}{count_of(num_steps, 'step')} in all, {warm_up}{capped}, a learning "
-        f"rate of {optimiser.learning_rate:g}"
-    )
+    return f"{run.length}: {in_all} in all, {warm_up}{capped}, a learning rate of {optimiser.learning_rate:g}"
 
 
 def _warm_up_note(trainer: Trainer) -> str:
@@ -311,7 +317,8 @@ class _Display:
     """A bar on a terminal, else one line per epoch."""
 
     def __init__(self, trainer: Trainer, is_shown: bool) -> None:
-        self._trainer, self._is_shown, self._last_epoch = trainer, is_shown, trainer.progress.epoch
+        self._trainer, self._is_shown = trainer, is_shown
+        self._last_said = trainer.progress.epoch, trainer.is_over
         self._is_start_shown = trainer.progress.start_rate is not None
         self._bar: Any = None
         if is_shown and sys.stderr.isatty():
@@ -329,7 +336,7 @@ class _Display:
                 TimeRemainingColumn(),
             )
             self._bar = Progress(*columns, console=Console(stderr=True), transient=True, expand=True)
-            self._task = self._bar.add_task("", total=trainer.recipe.run.epochs, said="starting")
+            self._task = self._bar.add_task("", total=1.0, said="starting")
 
     def __enter__(self) -> Callable[[], None]:
         if self._bar is not None:
@@ -343,18 +350,18 @@ class _Display:
     def _update(self) -> None:
         progress = self._trainer.progress
         if self._bar is not None:
-            share = progress.batches_done / max(1, progress.batches)
             with suppress(OSError):
-                self._bar.update(self._task, completed=progress.epoch + share, said=_short_status(self._trainer))
+                self._bar.update(self._task, completed=self._trainer.share_done, said=_short_status(self._trainer))
         if self._is_shown and not self._is_start_shown and progress.start_rate is not None:
             self._is_start_shown = True
             say(f"before the first step: {', '.join(_validated(self._trainer))}", self._bar)
             if note := _least_gain_note(self._trainer):
                 say(note, self._bar)
-        if self._is_shown and progress.epoch > self._last_epoch:
-            self._last_epoch = progress.epoch
+        now = progress.epoch, self._trainer.is_over  # the last of run.max_steps may end no epoch
+        if self._is_shown and now != self._last_said:
+            self._last_said = now
             if status := _status(self._trainer):
-                say(f"epoch {progress.epoch}: step {progress.step:,}, {status}", self._bar)
+                say(f"epoch {round(progress.epochs_done, 1)}: step {progress.step:,}, {status}", self._bar)
 
 
 def _least_gain_note(trainer: Trainer) -> str:

@@ -21,7 +21,7 @@ _MAX_SHOWN = 3
 _ABSENT = "not given"
 _FREE = {
     "model": ("tokenizer",),
-    "run": ("epochs", "validate_epochs", "save_minutes", "log_to"),
+    "run": ("epochs", "max_steps", "patience", "validate_epochs", "save_minutes", "log_to"),
     "data": ("train", "validation", "threads", "cache_gb"),
     "augment": ("noise_manifest", "room_manifest"),
     "batch": ("gradient_checkpointing",),

@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 from fastscribe.checkpoint.value import Checkpoint
 from fastscribe.decode.prompt import Prompt, known_languages, make_prompt
 from fastscribe.errors import UsageError
 from fastscribe.languages import find_language, language_tag, list_languages, nearest_languages
-from fastscribe.text.tokenizer import LANGUAGE_MODEL, Tokenizer, from_sentencepiece
+from fastscribe.text.tokenizer import Tokenizer
 from fastscribe.training.bpe import TextChanges, TextEncoder
 from fastscribe.training.corpus import Request
 
@@ -175,19 +176,9 @@ def _language_models(checkpoint: Checkpoint) -> dict[str, tuple[int, Tokenizer]]
     """
     if checkpoint.tokenizer.kind != "aggregate":
         return {_ANY_LANGUAGE: (0, checkpoint.tokenizer)}
-    found: dict[str, tuple[int, Tokenizer]] = {}
-    pieces: list[str] = []
-    for file, content in checkpoint.tokenizer.files.items():
-        if (match := LANGUAGE_MODEL.fullmatch(file)) is None:
-            continue
-        try:
-            tokenizer = from_sentencepiece(content)
-        except (RuntimeError, ValueError) as error:
-            raise UsageError(f"--init {checkpoint.path}: {file} is not a SentencePiece model") from error
-        found[match[2]] = len(pieces), tokenizer
-        pieces += tokenizer.pieces
-    if tuple(pieces) != checkpoint.tokenizer.pieces:
-        raise UsageError(
-            f"--init {checkpoint.path}: has no vocabularies to encode text with (pieces-*.model): convert the .nemo file again"
-        )
-    return found
+    try:
+        parts = checkpoint.tokenizer.parts()
+    except ValueError as error:
+        raise UsageError(f"--init {checkpoint.path}: {error}") from error
+    ends = accumulate(len(part.pieces) for part in parts.values())
+    return {name: (end - len(part.pieces), part) for end, (name, part) in zip(ends, parts.items(), strict=True)}

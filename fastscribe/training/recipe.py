@@ -24,6 +24,7 @@ from typing import Any, Literal
 import yaml
 
 from fastscribe._system.file_kinds import safe_read
+from fastscribe._system.text_layout import count_of
 from fastscribe.config import FloatDtypeName, ModelConfig
 from fastscribe.errors import UsageError
 from fastscribe.evaluation.scores import NormalizerName
@@ -87,6 +88,7 @@ class AugmentConfig:
 
 _MAX_BYTES = 1 << 20
 _OTHER_NAMES = {"lr": "learning_rate", "min_lr": "min_learning_rate", "batch_size": "seconds", "max_epochs": "epochs"}
+_LENGTHS = ("epochs", "max_steps")
 _TUNING: dict[str, dict[str, Any]] = {  # other defaults for a run that starts from a checkpoint
     "optimiser": {"learning_rate": 1e-4, "warmup_steps": 200},
     "run": {"epochs": 20},
@@ -251,6 +253,8 @@ class OptimiserRecipe:
 @dataclass(frozen=True)
 class RunRecipe:
     epochs: int = 100  # 0: show the plan, and train nothing
+    max_steps: int | None = None  # optimiser steps that the run has, instead of epochs
+    patience: int | None = None  # validations in a row without a better one that end the run; None: none do
     seed: int = 0
     validate_epochs: int = 1  # epochs between validations
     keep_start: bool = True  # best stays the model of --init until a validation is better by two standard errors
@@ -259,8 +263,17 @@ class RunRecipe:
     log_to: tuple[TrackerName, ...] = ()  # besides the log: tensorboard, wandb, if they are installed
 
     def __post_init__(self) -> None:
-        _check(self, lambda epochs: epochs >= 1, "a number from 1", "validate_epochs")
+        _check(self, lambda count: count >= 1, "a number from 1", "validate_epochs", "max_steps", "patience")
         _check(self, lambda value: value >= 0, "a number from 0", "epochs", "seed", "save_minutes")
+
+    @property
+    def length(self) -> str:
+        """How long a run is, in words."""
+        return count_of(self.epochs, "epoch") if self.max_steps is None else count_of(self.max_steps, "step")
+
+    def is_reached(self, epochs: int, steps: int) -> bool:
+        """Return True if a run that has had these epochs and steps is as long as this one."""
+        return epochs >= self.epochs if self.max_steps is None else steps >= self.max_steps
 
 
 @dataclass(frozen=True)
@@ -357,6 +370,8 @@ def parse_recipe(values: Any, path: Path, is_tuning: bool = False) -> Recipe:
             key: augment[key] for key in ("noise_manifest", "room_manifest") if isinstance(augment.get(key), str)
         }
         values["augment"] = {**augment, **{key: str(path.parent / given) for key, given in manifests.items()}}
+    if isinstance(run := values.get("run"), Mapping) and all(run.get(key) is not None for key in _LENGTHS):
+        raise UsageError(f"{path}: run.epochs, run.max_steps: give one of them, which is the length of the run")
     for section, defaults in _TUNING.items() if is_tuning else ():
         given = values.get(section)
         if given is None or isinstance(given, Mapping):

@@ -284,6 +284,7 @@ def _is_log(path: Path) -> bool:
 
 
 _LOSSES = ("loss", "transducer", "ctc")
+_MAX_DRAWN_RATE = 105.0  # %
 
 
 def plot_log(rows: Sequence[Mapping[str, Any]], path: Path, metric: Metric = "wer") -> None:
@@ -313,7 +314,8 @@ def plot_log(rows: Sequence[Mapping[str, Any]], path: Path, metric: Metric = "we
         errors.axvline(best, label=f"best: step {best:,}" if best else "best: the start", color="grey", linestyle=":")
     _draw(rates, [(row["step"], row["learning_rate"]) for row in rows if "learning_rate" in row], "", linewidth=1)
     losses.set(ylabel="loss, nats a label", yscale="log")
-    errors.set(ylabel="error rate, %", ylim=(0, None))
+    # What a model writes that has learnt nothing would press the rest flat.
+    errors.set(ylabel="error rate, %", ylim=(0, min(_MAX_DRAWN_RATE, errors.get_ylim()[1])))
     rates.set(ylabel="learning rate", ylim=(0, None))
     for axes in (losses, errors, rates):
         axes.set(xlabel="step", xlim=(0, None))

@@ -39,7 +39,7 @@ from fastscribe.training.log_window import LogWindow
 from fastscribe.training.loss.cuda import check_usable
 from fastscribe.training.network import new_model, prepare_weights_
 from fastscribe.training.planner import EpochPlan, EpochPlanner, label_counts
-from fastscribe.training.recipe import Recipe
+from fastscribe.training.recipe import Recipe, RunRecipe
 from fastscribe.training.scoring import rating_of
 from fastscribe.training.state import RunFolder, plot_log
 from fastscribe.training.trackers import Trackers
@@ -51,6 +51,14 @@ _LOG_STEPS = 10  # steps that a log line averages
 _MIN_UNREADABLE, _MAX_UNREADABLE_SHARE = 20, 0.05
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _BACKGROUNDS = "noise and rooms"  # in the fingerprint
+_RATES = (
+    "start_rate",
+    "start_counts",
+    "start_exact_counts",
+    "best_rate",
+    "best_step",
+    "num_stale",
+)  # of a run's progress
 _KEPT_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -72,7 +80,14 @@ class Progress:
     start_exact_counts: Counts | None = None  # as start_counts, with case and punctuation
     exact_gain: Gain | None = None  # of the last validation over the start, with case and punctuation
     best_step: int | None = None  # whose weights `best` holds; 0: those of the start
+    num_stale: int = 0  # validations since the one with best_rate
     validated: ValidationResult | None = None
+
+    @property
+    def epochs_done(self) -> float:
+        """With the part of this one that is over, once the number of its batches is known."""
+        is_within = self.batches_done and self.batches
+        return self.epoch + self.batches_done / self.batches if is_within else self.epoch
 
 
 class Trainer:
@@ -95,7 +110,7 @@ class Trainer:
         is_plan: bool = False,
     ) -> None:
         self.is_plan = is_plan  # it is not run, and changes no run of the folder
-        self.former_epochs: int | None = None  # those of the run that goes on here
+        self.former_length = ""  # of the run that goes on here
         self.recipe, self.training_data, self.folder, self.distributed = recipe, training_data, folder, distributed
         self.device, self.dtype, self._say = device, dtype, say
         self.progress = Progress()
@@ -142,8 +157,8 @@ class Trainer:
             "dtype": str(dtype),
         }
         state = self._load_matching_state()
-        if is_plan and state is not None and 0 < recipe.run.epochs <= state["epoch"]:
-            recipe = replace(recipe, run=replace(recipe.run, epochs=state["epochs"]))  # it had them from --epochs
+        if is_plan and state is not None and recipe.run.epochs and _is_reached(state, recipe.run):
+            recipe = replace(recipe, run=_former(state, recipe.run))  # it was longer by --epochs
             self.recipe = recipe
         if distributed.world_size > 1:
             self._check_same_on_all_ranks(state)
@@ -152,7 +167,7 @@ class Trainer:
             self.planner.choose_batch_sizes(self._searched_batch_sizes)
         else:  # a resumed run keeps its batch sizes, because they decide its steps
             self.planner.batch_sizes = tuple(state["batch_sizes"])
-        self.weights.set_total_steps(self.planner.num_steps(recipe.run.epochs))
+        self.weights.set_total_steps(self.num_steps)
         self._start(state)
 
     def _note_unusable(self, parts: Sequence[ManifestPart], example: Example, error: AudioError) -> None:
@@ -203,6 +218,11 @@ class Trainer:
             return None
         rate = self.training_data.checkpoint.config.features.sample_rate
         return BackgroundReader(self.training_data.backgrounds, plan.backgrounds, self.augment, rate, self._lost)
+
+    @property
+    def num_steps(self) -> int:
+        """Number of steps of the whole run, by those of its first epoch if its length is a number of epochs."""
+        return self.recipe.run.max_steps or self.planner.num_steps(self.recipe.run.epochs)
 
     @property
     def num_trained(self) -> int:
@@ -275,13 +295,23 @@ class Trainer:
 
     @property
     def is_over(self) -> bool:
-        return self.progress.epoch >= self.recipe.run.epochs and not self._is_validation_due
+        return (self._is_long_enough or self.is_stopped_early) and not self._is_validation_due
+
+    @property
+    def _is_long_enough(self) -> bool:
+        return self.recipe.run.is_reached(self.progress.epoch, self.progress.step)
+
+    @property
+    def is_stopped_early(self) -> bool:
+        """True if `run.patience` validations in a row were no better than one before, and ended the run."""
+        patience = self.recipe.run.patience
+        return patience is not None and self.progress.num_stale >= patience and not self._is_long_enough
 
     def _end_epoch(self) -> None:
         self.progress.epoch += 1
         self.progress.batches_done = 0
-        is_last = self.progress.epoch >= self.recipe.run.epochs
-        self._is_validation_due = is_last or self.progress.epoch % self.recipe.run.validate_epochs == 0
+        is_chosen = self.progress.epoch % self.recipe.run.validate_epochs == 0
+        self._is_validation_due = is_chosen or self._is_long_enough
         self.progress.validated = None  # until it is validated again
 
     def _train_epoch(self, update: Callable[[], None]) -> None:
@@ -305,14 +335,14 @@ class Trainer:
             progress.audio_s, logged_s = progress.audio_s + audio_s, logged_s + audio_s
             now = perf_counter()
             progress.busy_s, start = progress.busy_s + now - start, now
-            if is_step and (progress.step % _LOG_STEPS == 0 or is_last):
+            if is_step and (progress.step % _LOG_STEPS == 0 or is_last or self._is_validation_due):
                 self._log(logged_s, now - logged_at)
                 logged_s, logged_at = 0.0, now
             if is_step and self._is_save_due:
                 self.save()
                 start = perf_counter()
             update()
-            if is_step and self._synchronize_stop():
+            if is_step and (self._synchronize_stop() or self._is_validation_due):
                 return
 
     def _optimiser_step(self, num_labels: int) -> None:
@@ -323,10 +353,11 @@ class Trainer:
         """
         self.distributed.sum_gradients(self.weights.masters.values())
         count = self.distributed.sum(num_labels, self.device)
-        norm = self.weights.step(self._progress_share, count)
+        self.progress.step += 1
+        norm = self.weights.step(self.share_done, count)
         if count:
             self._window.add_norm(norm)
-        self.progress.step = self.weights.num_steps
+        self._is_validation_due = self._is_long_enough  # the last of run.max_steps, which may end no epoch
 
     def check_recordings(self) -> None:
         """Read some recordings of both sets. Raises UsageError, on all ranks, if too many of these cannot be used."""
@@ -373,10 +404,10 @@ class Trainer:
         return bool(self.stop_signal)
 
     @property
-    def _progress_share(self) -> float:
+    def share_done(self) -> float:
         """Share of the run that is over, from 0 to 1."""
-        done = self.progress.epoch + self.progress.batches_done / max(1, self.progress.batches)
-        return done / self.recipe.run.epochs
+        run, progress = self.recipe.run, self.progress
+        return progress.epochs_done / run.epochs if run.max_steps is None else progress.step / run.max_steps
 
     def _train_batch(self, rows: AudioBatch, plan: EpochPlan) -> int:
         """Run forward and backward. Returns the number of labels that the rows count as; 0 if none could be read."""
@@ -408,9 +439,9 @@ class Trainer:
             self._append(
                 {
                     "step": self.progress.step,
-                    "epoch": round(self._progress_share * self.recipe.run.epochs, 4),
+                    "epoch": round(self.progress.epochs_done, 4),
                     **row,
-                    "learning_rate": self.weights.learning_rate(self._progress_share),
+                    "learning_rate": self.weights.learning_rate(self.share_done),
                     "audio_s_per_s": round(audio_s * self.distributed.world_size / seconds, 1),
                 }
             )
@@ -427,7 +458,8 @@ class Trainer:
             gain = self._keep_best(checkpoint, validated, kept_dtype)
             self._log_validation(validated, gain)
             self._plot()
-        self.distributed.barrier()
+        num_stale = 0 if self.distributed.rank else self.progress.num_stale
+        self.progress.num_stale = int(self.distributed.sum(num_stale, self.device))  # the others wait here
 
     def _keep_best(self, checkpoint: Checkpoint, validated: ValidationResult, dtype: torch.dtype) -> Gain | None:
         """Save a model as `best` if none was better: the start, while no trained model is clearly better than it.
@@ -439,9 +471,10 @@ class Trainer:
         gain = None if start is None else Gain.between(start, validated.counts)
         progress.exact_gain = None if exact is None else Gain.between(exact, validated.exact_counts)
         rank = self._keeps_start(gain), validated.deciding
+        progress.num_stale += 1
         if progress.best_rate is not None and rank >= (self._keeps_start(progress.gain), progress.best_rate):
             return gain
-        progress.best_rate, progress.gain = validated.deciding, gain
+        progress.best_rate, progress.gain, progress.num_stale = validated.deciding, gain, 0
         if not self._keeps_start(gain):
             self.folder.save_model(self.folder.best, checkpoint, dtype)
             progress.best_step = progress.step
@@ -487,7 +520,7 @@ class Trainer:
 
     def _log_validation(self, validated: ValidationResult, gain: Gain | None = None) -> None:
         progress = self.progress
-        row = {"step": progress.step, "epoch": progress.epoch, "validation": validated.to_json()}
+        row = {"step": progress.step, "epoch": round(progress.epochs_done, 4), "validation": validated.to_json()}
         row |= {} if gain is None else {"gain": gain.to_json()}
         self._append(row if progress.best_step is None else row | {"best_step": progress.best_step})
 
@@ -516,18 +549,15 @@ class Trainer:
                     "fingerprint": self._fingerprint,
                     "init": self._init,
                     "epochs": self.recipe.run.epochs,
+                    "max_steps": self.recipe.run.max_steps,
                     "epoch": self.progress.epoch,
                     "batches_done": self.progress.batches_done,
                     "is_check_due": self._is_validation_due,
                     "batch_sizes": list(self.planner.batch_sizes),
-                    "best_rate": self.progress.best_rate,
-                    "start_rate": self.progress.start_rate,
-                    "start_counts": self.progress.start_counts,
-                    "start_exact_counts": self.progress.start_exact_counts,
+                    **{name: getattr(self.progress, name) for name in _RATES},
                     "gains": [
                         one and dataclasses.asdict(one) for one in (self.progress.gain, self.progress.exact_gain)
                     ],
-                    "best_step": self.progress.best_step,
                     "rated_by": self._rated_by,
                     "window": self._window.state(),
                     "weights": self.weights.state(),
@@ -553,9 +583,12 @@ class Trainer:
             raise UsageError(
                 f"{self.folder.path}: holds a run that differs in {' and '.join(different)}; {self.folder.ways_out}"
             )
-        done, epochs = state["epoch"], self.recipe.run.epochs
-        if 0 < epochs <= done and epochs != state["epochs"] and not self.is_plan:
-            raise UsageError(f"{self.folder.path}: run.epochs {epochs}: this run has had {done} already: give more")
+        run = self.recipe.run
+        if not self.is_plan and run.length != _former(state, run).length and _is_reached(state, run):
+            epochs, steps = ("epochs", state["epoch"]), ("max_steps", state["weights"]["num_steps"])
+            key, done = epochs if run.max_steps is None else steps
+            given = f"{self.folder.path}: run.{key} {getattr(run, key)}"
+            raise UsageError(f"{given}: this run has had {done} already: give more")
         return state
 
     def _start(self, state: Mapping[str, Any] | None) -> None:
@@ -571,15 +604,12 @@ class Trainer:
     def _restore_state(self, state: Mapping[str, Any]) -> None:
         self.weights.restore(state["weights"])
         self.progress.epoch, self.progress.batches_done = state["epoch"], state["batches_done"]
-        self.progress.step, self.progress.best_rate = self.weights.num_steps, state["best_rate"]
-        self.former_epochs = state["epochs"]
-        if state["rated_by"] == self._rated_by:
-            self.progress.start_rate, self.progress.start_counts = state["start_rate"], state["start_counts"]
-            self.progress.start_exact_counts = state["start_exact_counts"]
+        self.progress.step = self.weights.num_steps
+        self.former_length = _former(state, self.recipe.run).length
+        if state["rated_by"] == self._rated_by:  # rates of another kind cannot be compared
+            for name in _RATES:
+                setattr(self.progress, name, state.get(name, 0))  # older versions did not count stale validations
             self.progress.gain, self.progress.exact_gain = (one and Gain(**one) for one in state["gains"])
-            self.progress.best_step = state["best_step"]
-        else:  # rates of another kind cannot be compared
-            self.progress.best_rate = None
         self._is_validation_due, self._window = state["is_check_due"], LogWindow(state["window"])
         if self.distributed.rank == 0 and not self.is_plan:
             self.folder.truncate_log(self.progress.step, keep_validation=not self._is_validation_due)
@@ -592,8 +622,8 @@ class Trainer:
                 state["batch_sizes"],
                 [state["epoch"], state["batches_done"], state["weights"]["num_steps"]],
             )
-        run = self.recipe.run  # these two decide when ranks wait for each other
-        decisive = self._fingerprint, sizes, run.epochs, run.validate_epochs
+        run = self.recipe.run  # which decides when ranks wait for each other
+        decisive = self._fingerprint, sizes, run.length, run.validate_epochs, run.patience
         digest = hashlib.blake2b(repr(decisive).encode(), digest_size=7).digest()
         position.append(int.from_bytes(digest, "big"))
         ends = torch.tensor([position, [-number for number in position]], device=self.device)
@@ -602,6 +632,15 @@ class Trainer:
             raise UsageError(
                 f"{self.folder.path}: ranks do not find the same state and data; all need the same folder and manifests"
             )
+
+
+def _is_reached(state: Mapping[str, Any], run: RunRecipe) -> bool:
+    return run.is_reached(state["epoch"], state["weights"]["num_steps"])
+
+
+def _former(state: Mapping[str, Any], run: RunRecipe) -> RunRecipe:
+    """Return the settings with the length of the run that saved the state; older versions knew epochs alone."""
+    return replace(run, epochs=state["epochs"], max_steps=state.get("max_steps"))
 
 
 def _check_readable(what: str, total: int, unreadable: float, tried: float) -> None:

@@ -30,7 +30,7 @@ from tests.helpers import quick_yaml
 from tests.helpers.archives import members
 from tests.helpers.processes import fastscribe, refused
 
-NEMO = ("rnnt", "tdt_demo", "ctc", "hybrid")
+NEMO = ("rnnt", "tdt_demo", "ctc", "hybrid", "canary", "canary2")
 HF = ("hf_ctc", "hf_rnnt", "hf_tdt_demo")
 TEXTS = ["the cat, the hat", "a cathedral at the station", "that is it: on and on, as it was"] * 3
 
@@ -72,6 +72,32 @@ def test_nemo_file_comes_back(name: str, tmp_path: Path) -> None:
     assert (tmp_path / "again.nemo").read_bytes() == path.read_bytes()
 
 
+@pytest.mark.parametrize("name", ["canary_unified", "canary_transf"])
+def test_canary_with_other_parts_comes_back(name: str, tmp_path: Path) -> None:
+    """Positions that were learnt are stored as those that were not, and unused types of tokens not at all."""
+    original, path = checkpoint(MODELS / name), tmp_path / "model.nemo"
+    nemo_export.write(original, path, torch.float32)
+    back = read_checkpoint(path)
+    assert (back.config, back.tokenizer) == (original.config, original.tokenizer)
+    assert back.tokenizer.files == original.tokenizer.files
+    assert_same_weights(back, original)
+    found, expected = state_dict(path), state_dict(MODELS / name / "model.nemo")
+    embedding = "transf_decoder._embedding."
+    positions = {f"{embedding}position_embedding.{last}" for last in ("pos_enc", "weight")}
+    assert set(found) ^ set(expected) <= positions | {f"{embedding}token_type_embedding.weight"}
+    assert all(torch.equal(found[key], expected[key]) for key in found.keys() & expected.keys())
+
+
+def test_a_vocabulary_of_languages_that_is_not_whole(tmp_path: Path) -> None:
+    made = checkpoint(MODELS / "canary")
+    files = dict(made.tokenizer.files)
+    damaged = {**files, "pieces-01-en.model": b"?"}
+    del files["pieces-01-en.model"]
+    for held, said in ((damaged, "pieces-01-en.model is not a SentencePiece model"), (files, "has no vocabularies")):
+        with pytest.raises(UsageError, match=f"--to nemo: {said}"):
+            nemo_export.files_of(replace(made, tokenizer=replace(made.tokenizer, files=held)))
+
+
 def leaves(values: Any, name: str = "") -> dict[str, Any]:
     if not isinstance(values, dict):
         return {name: values}
@@ -83,7 +109,8 @@ def test_nemo_config_has_nemos_values(name: str, tmp_path: Path) -> None:
     theirs = leaves(quick_yaml.load(members(MODELS / name / "model.nemo")["model_config.yaml"]))
     ours = leaves(quick_yaml.load(nemo_export.files_of(checkpoint(MODELS / name))["model_config.yaml"]))
     differing = {key for key in ours.keys() & theirs.keys() if ours[key] != theirs[key]}
-    assert differing <= {".tokenizer.model_path", ".tokenizer.vocab_path", ".decoder.vocabulary"} | {
+    differing = {key for key in differing if not key.startswith(".tokenizer.") or key.endswith("type")}
+    assert differing <= {".decoder.vocabulary", ".transf_encoder.inner_size"} | {  # without layers it has no meaning
         ".aux_ctc.decoder.vocabulary",
         ".aux_ctc.decoding.strategy",
     }
@@ -205,13 +232,19 @@ def _with_encoder(**changes: Any) -> Checkpoint:
     return replace(made, config=replace(made.config, encoder=replace(made.config.encoder, **changes)))
 
 
+def _with_prompt(form: Any) -> Checkpoint:
+    made = checkpoint(MODELS / "canary")
+    assert made.config.aed is not None
+    return replace(made, config=replace(made.config, aed=replace(made.config.aed, prompt=form)))
+
+
 def _with_tokenizer(tokenizer: Any) -> Checkpoint:
     return replace(checkpoint(MODELS / "rnnt"), tokenizer=tokenizer)
 
 
 LETTERS = [chr(0x4E00 + i) for i in range(192)]
 REFUSED = {
-    "canary": (lambda: checkpoint(MODELS / "canary"), "attention decoder"),
+    "cohere": (lambda: _with_prompt("cohere"), "attention decoder"),
     "jasper": (lambda: checkpoint(MODELS / "jasper"), r"a convolutional encoder \(Jasper, .*, Citrinet\)"),
     "streaming": (lambda: _with_encoder(attention=ChunkedAttention(70, 13)), "a streaming model"),
     "local attention": (lambda: _with_encoder(attention=LocalAttention(8, 8)), "encoder.attention"),
@@ -227,6 +260,11 @@ def test_models_that_a_format_cannot_hold(name: str, to: str) -> None:
     make, reason = REFUSED[name]
     with pytest.raises(UsageError, match=f"--to {to}: .*{reason}.*; without --to"):
         nemo_export.files_of(make()) if to == "nemo" else hf_export.files_of(make(), "fp32")
+
+
+def test_canary_is_not_for_transformers() -> None:
+    with pytest.raises(UsageError, match=r"--to hf: .*attention decoder.*; without --to"):
+        hf_export.files_of(checkpoint(MODELS / "canary"), "fp32")
 
 
 def test_reader_decides_what_a_format_holds() -> None:

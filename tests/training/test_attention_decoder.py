@@ -20,6 +20,7 @@ from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.checkpoint.value import with_aligner
 from fastscribe.errors import FastscribeError, UsageError
 from fastscribe.families.blocks.features import LogMel
+from fastscribe.families.canary import nemo
 from fastscribe.families.model import Model, build_model
 from fastscribe.training import validation
 from fastscribe.training.batch_search import fits
@@ -106,7 +107,7 @@ def test_gradients_are_nemos(name: str) -> None:
     stored = GOLDEN["models"][name]["losses"]["text"]["gradients"]
     nothing: Any = TensorSource("float32", (1, 1, 1), lambda: torch.zeros(1, 1, 1))
     wanted = {
-        next(iter(from_nemo({old: nothing}, model.config.encoder, has_transformer=True))): numbers
+        next(iter(from_nemo({old: nothing}, model.config.encoder, nemo.NAMES))): numbers
         for old, numbers in stored.items()
     }
     found = {}

@@ -154,7 +154,7 @@ def test_a_plan_is_of_the_run_in_the_folder(
     capsys.readouterr()
     train(recipe_file, folder, None, 0, "cpu", "fp32", False, False)
     said = capsys.readouterr().err
-    assert "going on after step 5: 3 epochs instead of 1, and the learning rate follows the new length\n" in said
+    assert "going on after step 5: 3 epochs instead of 1 epoch, and the learning rate follows the new length\n" in said
     assert "fastscribe: 3 epochs: about 15 steps in all, " in said and said.splitlines()[-1].startswith(
         "fastscribe: this is"
     )
@@ -176,13 +176,39 @@ def test_a_plan_leaves_the_rows_left_out_and_no_lock(recipe_file: Path, manifest
     assert [path.name for path in (tmp_path / "plan").iterdir()] == ["left_out.jsonl"]
 
 
+def test_a_number_of_steps_and_an_early_end(
+    recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--epochs takes the place of the recipe's steps."""
+    sections = json.loads(recipe_file.read_text())
+    sections["run"] = {"max_steps": 7, "patience": 1}
+    recipe_file.write_text(json.dumps(sections))
+    folder, words = tmp_path / "run", {0: (1, 2)}
+    monkeypatch.setattr(Trainer, "_validate", lambda *given: ValidationResult({}, {}, 0.5, words, words))
+
+    def said_with(epochs: int | None) -> str:
+        train(recipe_file, folder, None, epochs, "cpu", "fp32", False, False)
+        return capsys.readouterr().err
+
+    assert "fastscribe: 7 steps: about 1.4 epochs in all, 0 warm-up steps" in said_with(0)
+    said = said_with(None)
+    assert "about 5 batches per epoch, 7 steps in all, " in said and "\nfastscribe: epoch 1.4: step 7, " in said
+    assert "run.patience" not in said  # the second validation was the last one anyway
+    assert "finished after 7 steps; more run.max_steps go on here; --init " in said_with(0)
+    said = said_with(4)
+    assert "finished after step 7; a larger run.patience, or none, goes on here; --init " in said
+    assert "run.patience: 1 validation without a better one ended the run after step 7 of 4 epochs\n" in said
+    with_value(recipe_file, "run", "patience", None)
+    assert "going on after step 7: 4 epochs instead of 7 steps, and the learning rate follows" in said_with(4)
+
+
 def test_a_run_goes_on_with_more_epochs(recipe_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The learning rate follows the new length, as if the run had had it from the start. Fewer than were had are refused."""
     run(recipe_file, folder := tmp_path / "run")
     capsys.readouterr()
     train(recipe_file, folder, None, 3, "cpu", "fp32", False, False)
     said = capsys.readouterr().err
-    assert "going on after step 5: 3 epochs instead of 1, and the learning rate follows the new length\n" in said
+    assert "going on after step 5: 3 epochs instead of 1 epoch, and the learning rate follows the new length\n" in said
     assert "epoch 2: step 10, " in said and "epoch 3: step 15, " in said
     train(recipe_file, tmp_path / "long", None, 3, "cpu", "fp32", False, False)
     rates = [
@@ -366,9 +392,9 @@ def test_bar_fits(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
         start_rate=None, epoch=3, step=123_456, batches_done=1, batches=2, audio_s=1e6, busy_s=1e3
     )
     progress.losses, progress.validated = {"loss": 123.456, "tdt": 123.456, "ctc": 123.456}, validated
-    run_of = SimpleNamespace(run=SimpleNamespace(epochs=7))
     data, ranks = SimpleNamespace(scoring=Scoring()), SimpleNamespace(world_size=1)
-    trainer: Any = SimpleNamespace(progress=progress, recipe=run_of, distributed=ranks, training_data=data)
+    trainer: Any = SimpleNamespace(progress=progress, distributed=ranks, training_data=data)
+    trainer.share_done, trainer.is_over = 0.5, False
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     display = _Display(trainer, True)
     display._update()

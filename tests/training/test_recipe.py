@@ -64,6 +64,7 @@ def test_sections_and_paths(tmp_path: Path) -> None:
         ({"data": {"train": "a"}, "optimiser": 3}, "optimiser: not a mapping"),
         ({"data": {"train": "a"}, "optimiser": {"lr": 1}}, "optimiser.lr: no such key; optimiser.learning_rate?"),
         ({"data": {"train": "a"}, "run": {"epochs": 1.5}}, "run.epochs: 1.5 is not a whole number from 0"),
+        ({"data": {"train": "a"}, "run": {"epochs": 2, "max_steps": 9}}, "run.epochs, run.max_steps: give one of them"),
         ({"data": {"train": "a", "language": False}}, 'data.language: YAML reads no as false; write "no"'),
         (
             {"data": {"train": "a"}, "optimiser": {"freeze": ["output"]}},
@@ -88,6 +89,8 @@ def test_mistakes(values: object, said: str) -> None:
     ("section", "key", "bad", "good"),
     [
         ("run", "validate_epochs", [0], [1]),
+        ("run", "max_steps", [0], [1]),
+        ("run", "patience", [0], [1]),
         ("run", "save_minutes", [-1], [0]),
         ("batch", "seconds", [0, -1.0], [0.5, "auto"]),
         *(("batch", name, [0], [1]) for name in ("accumulate", "buckets", "token_buckets")),

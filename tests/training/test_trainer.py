@@ -32,6 +32,7 @@ from fastscribe.training.recipe import Recipe, parse_recipe
 from fastscribe.training.scoring import Scoring
 from fastscribe.training.state import RunFolder, even_means
 from fastscribe.training.trainer import Trainer
+from fastscribe.training.validation import ValidationResult
 from tests.conftest import MODELS, checkpoint
 from tests.helpers.archives import packed
 from tests.training.conftest import SECTIONS
@@ -177,6 +178,87 @@ def test_a_run_that_stops_and_dies_equals_one_that_does_not(
     weights = weights_of(folder / "last")
     assert all(torch.equal(tensor, weights[name]) for name, tensor in weights_of(tmp_path / "whole" / "last").items())
     assert steps_of(folder) == steps_of(tmp_path / "whole")
+
+
+def of_steps(recipe: Recipe, max_steps: int | None, patience: int | None = None) -> Recipe:
+    return replace(recipe, run=replace(recipe.run, max_steps=max_steps, patience=patience))
+
+
+def test_a_number_of_steps(manifest: Path, tmp_path: Path) -> None:
+    """It ends within an epoch, with a validation. A run that stops equals one that does not; more steps go on in the epoch."""
+    recipe = of_steps(recipe_of(manifest, batch={**SECTIONS["batch"], "accumulate": 2}), 4)
+    whole, folder = trainer_of(recipe, tmp_path / "whole"), tmp_path / "parts"
+    assert whole.planner.num_steps(1) == 3 and whole.run() and whole.progress.epoch == 1
+    rows = steps_of(tmp_path / "whole")
+    assert [(row["step"], row["epoch"]) for row in rows if "validation" in row] == [(3, 1), (4, 1.4)]
+    rates = [row["learning_rate"] for row in rows if "learning_rate" in row]
+    assert rates[-1] == pytest.approx(recipe.optimiser.min_learning_rate)
+
+    trainer = trainer_of(recipe, folder)
+
+    def stop() -> None:
+        trainer.requested_signal = signal.SIGINT
+
+    assert not trainer.run(stop) and trainer.progress.step == 1
+    trainer = trainer_of(recipe, folder)
+    assert trainer.run() and steps_of(folder) == rows
+    weights = weights_of(folder / "last")
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in weights_of(tmp_path / "whole" / "last").items())
+
+    trained: list[tuple[int, int]] = []
+    trainer = trainer_of(of_steps(recipe, 7), folder)
+    assert not trainer.is_over and trainer.former_length == "4 steps" and trainer.num_steps == 7
+    assert trainer.run(lambda: trained.append((trainer.progress.epoch, trainer.progress.batches_done)))
+    assert trained[0] == (1, 3) and trainer.progress.step == 7
+    with pytest.raises(UsageError, match=r"run\.max_steps 5: this run has had 7 already: give more"):
+        trainer_of(of_steps(recipe, 5), folder)
+    again = trainer_of(of_steps(recipe, None), folder)  # its three epochs
+    assert not again.is_over and again.run() and again.progress.epoch == 3 and again.progress.step == 9
+
+
+def test_the_last_step_is_validated_after_a_sudden_end(manifest: Path, tmp_path: Path) -> None:
+    recipe, folder = of_steps(recipe_of(manifest), 2), tmp_path / "run"
+    trainer = trainer_of(recipe, folder)
+
+    def die() -> None:
+        if trainer.progress.step == 2:
+            trainer.save()
+            raise Killed
+
+    with pytest.raises(Killed):
+        trainer.run(die)
+    trainer = trainer_of(recipe, folder)
+    assert not trainer.is_over and trainer.run() and "validation" in steps_of(folder)[-1]
+
+
+def test_early_end(manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It counts the validations since the best one, also over a resume. An ended run goes on with more patience."""
+    rates = iter((0.5, 0.4, 0.4, 0.3, 0.6, 0.3, 0.2, 0.1))
+    validated = lambda *given: ValidationResult({}, {}, next(rates), {}, {})  # noqa: E731
+    monkeypatch.setattr(Trainer, "_validate", validated)
+    recipe = recipe_of(manifest, run={"epochs": 8})
+    trainer = trainer_of(of_steps(recipe, None, 2), tmp_path / "run")
+
+    def stop() -> None:
+        trainer.requested_signal = signal.SIGINT * (trainer.progress.epoch == 5)
+
+    assert not trainer.run(stop) and (trainer.progress.num_stale, trainer.is_over) == (1, False)
+    trainer = trainer_of(of_steps(recipe, None, 2), tmp_path / "run")
+    assert trainer.run() and trainer.progress.epoch == 6 and trainer.is_stopped_early
+    trainer = trainer_of(of_steps(recipe, None, 2), tmp_path / "run")
+    assert trainer.is_over and trainer.is_stopped_early and trainer.progress.best_rate == 0.3
+    trainer = trainer_of(of_steps(recipe, None, 3), tmp_path / "run")
+    assert trainer.run() and trainer.progress.epoch == 8 and not trainer.is_stopped_early
+
+
+def test_all_ranks_end_early(manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One rank alone validates; the others have its count."""
+    trainer = trainer_of(of_steps(recipe_of(manifest), None, 2), tmp_path / "run")
+    trainer.distributed = DistributedContext(rank=1, world_size=2)
+    monkeypatch.setattr(DistributedContext, "sum", lambda ranks, value, device: value + 2.0)
+    trainer.progress.num_stale = 1
+    trainer.run_validation()
+    assert trainer.progress.num_stale == 2 and trainer.is_over
 
 
 def test_when_states_are_saved(manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -564,7 +646,7 @@ def test_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         agg.FigureCanvasAgg, "__init__", lambda self, figure: (figures.append(figure), made(self, figure))[1]
     )
-    rates = {"wer": 0.5, "exact_wer": 0.6, "cer": 0.1}
+    rates = {"wer": 0.5, "exact_wer": 0.6, "cer": 7.4}  # of a model that has learnt nothing
     rows = [
         {"step": 2, "loss": 2.0, "ctc": 3.0, "learning_rate": 1e-3},
         {"step": 3, "loss": 1.0, "learning_rate": 5e-4},
@@ -574,7 +656,10 @@ def test_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         plot_log(rows[:number], tmp_path / "train.png")
         assert (tmp_path / "train.png").read_bytes().startswith(b"\x89PNG")
     losses, errors, learning_rates = figures[-1].axes
-    assert [line.get_label() for line in errors.lines][-2:] == ["news", "best: step 3"]
+    assert [line.get_label() for line in errors.lines][-2:] == ["news", "best: step 3"] and errors.get_ylim() == (
+        0,
+        105,
+    )
     assert losses.lines[0].get_ydata().tolist() == [2.0, 1.5]
     assert learning_rates.lines[0].get_ydata().tolist() == [1e-3, 5e-4]
     for axes in (losses, errors):

@@ -5,9 +5,10 @@ the weights beside the encoder's.
 from __future__ import annotations
 
 import math
-import re
-from typing import get_args
+from dataclasses import replace
+from typing import Any, get_args
 
+from fastscribe.checkpoint.names import Pairs, within
 from fastscribe.checkpoint.value import Section
 from fastscribe.config import AedConfig, PromptForm, TransformerActivation, TransformerConfig
 from fastscribe.errors import UnsupportedCheckpoint
@@ -89,33 +90,97 @@ def _max_extra(section: Section) -> int | None:
     return delta if delta >= 0 else None
 
 
-_ATTENTION = (
-    (r"\.query_net\.", ".query."),
-    (r"\.key_net\.", ".key."),
-    (r"\.value_net\.", ".value."),
-    (r"\.out_projection\.", ".out."),
-    (r"\.dense_in\.", ".inner."),
-    (r"\.dense_out\.", ".outer."),
+_ATTENTION: Pairs = (
+    ("query_net.", "query."),
+    ("key_net.", "key."),
+    ("value_net.", "value."),
+    ("out_projection.", "out."),
 )
-_DECODER, _BRIDGE = r"^transf_decoder\._decoder\.layers\.(\d+)\.", r"^transf_encoder\.layers\.(\d+)\."
-NAMES = (
-    (r"^encoder_decoder_proj\.", "aed.projection."),
-    (r"^log_softmax\.mlp\.layer0\.", "aed.head."),
-    (r"^transf_decoder\._embedding\.token_embedding\.", "aed.embedding."),
-    (r"^transf_decoder\._embedding\.position_embedding\.(pos_enc|weight)$", "aed.positions.weight"),
-    (r"^transf_decoder\._embedding\.layer_norm\.", "aed.norm."),
-    (r"^transf_decoder\._decoder\.final_layer_norm\.", "aed.final_norm."),
-    (_DECODER + r"layer_norm_1\.", r"aed.layers.\1.norm_own."),
-    (_DECODER + r"layer_norm_2\.", r"aed.layers.\1.norm_frames."),
-    (_DECODER + r"layer_norm_3\.", r"aed.layers.\1.norm_feed_forward."),
-    (_DECODER + r"first_sub_layer\.", r"aed.layers.\1.own."),
-    (_DECODER + r"second_sub_layer\.", r"aed.layers.\1.frames."),
-    (_DECODER + r"third_sub_layer\.", r"aed.layers.\1.feed_forward."),
-    (r"^transf_encoder\.final_layer_norm\.", "aed.bridge_norm."),
-    (_BRIDGE + r"layer_norm_1\.", r"aed.bridge.\1.norm_attention."),
-    (_BRIDGE + r"layer_norm_2\.", r"aed.bridge.\1.norm_feed_forward."),
-    (_BRIDGE + r"first_sub_layer\.", r"aed.bridge.\1.attention."),
-    (_BRIDGE + r"second_sub_layer\.", r"aed.bridge.\1.feed_forward."),
-    *_ATTENTION,
+_FEED_FORWARD: Pairs = (("dense_in.", "inner."), ("dense_out.", "outer."))
+_DECODER_LAYER: Pairs = (
+    ("layer_norm_1.", "norm_own."),
+    ("layer_norm_2.", "norm_frames."),
+    ("layer_norm_3.", "norm_feed_forward."),
+    *within("first_sub_layer.", "own.", _ATTENTION),
+    *within("second_sub_layer.", "frames.", _ATTENTION),
+    *within("third_sub_layer.", "feed_forward.", _FEED_FORWARD),
 )
-UNUSED = re.compile(r"^transf_decoder\._embedding\.token_type_embedding\.")
+ENCODER_LAYER: Pairs = (
+    ("layer_norm_1.", "norm_attention."),
+    ("layer_norm_2.", "norm_feed_forward."),
+    *within("first_sub_layer.", "attention.", _ATTENTION),
+    *within("second_sub_layer.", "feed_forward.", _FEED_FORWARD),
+)
+NAMES: Pairs = (
+    ("^encoder_decoder_proj.", "^aed.projection."),
+    ("^log_softmax.mlp.layer0.", "^aed.head."),
+    ("^transf_decoder._embedding.token_embedding.", "^aed.embedding."),
+    ("^transf_decoder._embedding.position_embedding.pos_enc", "^aed.positions.weight"),
+    ("^transf_decoder._embedding.position_embedding.weight", "^aed.positions.weight"),  # positions that were learnt
+    ("^transf_decoder._embedding.layer_norm.", "^aed.norm."),
+    ("^transf_decoder._decoder.final_layer_norm.", "^aed.final_norm."),
+    *within("^transf_decoder._decoder.layers.#.", "^aed.layers.#.", _DECODER_LAYER),
+    ("^transf_encoder.final_layer_norm.", "^aed.bridge_norm."),
+    *within("^transf_encoder.layers.#.", "^aed.bridge.#.", ENCODER_LAYER),
+)
+
+
+# --- the writer -------------------------------------------------------------------------------------------------------
+
+_ASR, _COMMON = "nemo.collections.asr.", "nemo.collections.common."
+_TRANSFORMER = _ASR + "modules.transformer."
+_DROPOUT = 0.1
+
+
+def custom_tokenizer(is_aggregate: bool) -> dict[str, Any]:
+    """Return the section of that name, of a vocabulary that is joined from several languages' or not."""
+    name = "CanaryTokenizer" if is_aggregate else "CanaryBPETokenizer"
+    return {"_target_": f"{_COMMON}tokenizers.canary_tokenizer.{name}"}
+
+
+def sections(aed: AedConfig, d_model: int) -> dict[str, Any]:
+    """Return the decoder's sections of the YAML, which aed() reads. Keys that are left out have NeMo's defaults."""
+    hidden, bridge = aed.decoder.hidden, aed.bridge or replace(aed.decoder, num_layers=0)
+    extra = -1 if aed.max_extra_tokens is None else aed.max_extra_tokens
+    greedy, beam = {"temperature": None, "n_samples": 1}, {"beam_size": 1, "len_pen": 0.0}
+    strategy, search = ("beam", beam) if aed.beam else ("greedy", greedy)
+    return {
+        "prompt_format": aed.prompt,
+        "model_defaults": {"asr_enc_hidden": d_model, "lm_enc_hidden": hidden, "lm_dec_hidden": hidden},
+        "transf_encoder": {
+            "_target_": _TRANSFORMER + "transformer_encoders.TransformerEncoder",
+            "pre_ln_final_layer_norm": bridge.final_norm,
+            **_sizes(bridge),
+        },
+        "transf_decoder": {
+            "_target_": _TRANSFORMER + "get_nemo_transformer",
+            "model_name": None,
+            "encoder": None,
+            "pre_ln_final_layer_norm": aed.decoder.final_norm,
+            "config_dict": {
+                "max_sequence_length": aed.max_tokens,
+                "num_token_types": 0,
+                "embedding_dropout": _DROPOUT,
+                **_sizes(aed.decoder),
+            },
+        },
+        "head": {
+            "_target_": _ASR + "parts.submodules.token_classifier.TokenClassifier",
+            "hidden_size": hidden,
+            "num_classes": aed.num_classes,
+        },
+        "decoding": {"strategy": strategy, strategy: {**search, "max_generation_delta": extra}},
+        "loss": {"_target_": _COMMON + "losses.smoothed_cross_entropy.SmoothedCrossEntropyLoss"},
+    }
+
+
+def _sizes(config: TransformerConfig) -> dict[str, Any]:
+    return {
+        "hidden_size": config.hidden,
+        "inner_size": config.ff_hidden,
+        "num_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "hidden_act": config.activation,
+        "pre_ln": config.pre_norm,
+        **dict.fromkeys(("ffn_dropout", "attn_score_dropout", "attn_layer_dropout"), _DROPOUT),
+    }

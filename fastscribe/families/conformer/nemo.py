@@ -132,4 +132,8 @@ def to_nemo(weights: Mapping[str, TensorSource], config: ModelConfig) -> dict[st
     """Give a FastConformer model's weights NeMo's names and shapes, the inverse of names.from_nemo()."""
     assert isinstance(config.encoder, EncoderConfig)
     head = NEMO_CTC if config.joint is None else NEMO_HYBRID_CTC
+    if config.aed is not None:
+        from fastscribe.families.canary import nemo
+
+        head = nemo.NAMES
     return rename_back(weights, nemo_layers(config.encoder), NEMO + NEMO_TRANSDUCER + head + BOTH)
