@@ -49,7 +49,8 @@ def merge(
     except OSError as error:
         raise UsageError(f"{error.filename or destination}: {error.strerror or error}") from error
     num_files = sum(len(result.entries) for result in merged.results)
-    say(f"{destination}: {count_of(num_files, 'file')} ({merged.failed} failed), from {len(merged.results)} of {merged.count} shards")
+    counted = f"{count_of(num_files, 'file')} ({merged.failed} failed)"
+    say(f"{destination}: {counted}, from {len(merged.results)} of {merged.count} shards")
     for what, numbers in (
         ("missing", merged.missing),
         ("not complete, run them again", merged.incomplete),
