@@ -52,13 +52,13 @@ class DistributedContext:
         if self.world_size > 1:
             dist.barrier()
 
-    def sum(self, value: float, device: torch.device) -> float:
-        """Return the sum of the value over all ranks."""
+    def sums(self, values: list[float], device: torch.device) -> list[float]:
+        """Return the sum of each value over all ranks."""
         if self.world_size == 1:
-            return value
-        total = torch.tensor(value, dtype=torch.float64, device=device)
-        dist.all_reduce(total)
-        return float(total)
+            return values
+        totals = torch.tensor(values, dtype=torch.float64, device=device)
+        dist.all_reduce(totals)
+        return totals.tolist()  # type: ignore[no-any-return]
 
     def sum_gradients(self, tensors: Collection[torch.Tensor]) -> None:
         """Sum the gradients over all ranks, in their own dtype. A tensor that has none on any rank keeps none."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from fastscribe.errors import UsageError, first_line
 from fastscribe.training.recipe import TrackerName
@@ -112,11 +112,11 @@ def _run_id(path: Path) -> str:
 
 
 class Trackers:
-    """The trackers of a run.
+    """The trackers of a run, which are closed at its end.
 
     Args:
         folder: the run's.
-        rows: of its log so far.
+        rows: returns those of its log so far.
         recipe: settings to show in W&B.
         say: called with each line for the user.
     """
@@ -125,13 +125,13 @@ class Trackers:
         self,
         names: Sequence[TrackerName],
         folder: Path,
-        rows: Sequence[Mapping[str, Any]],
+        rows: Callable[[], Sequence[Mapping[str, Any]]],
         recipe: Mapping[str, Any],
         say: Callable[[str], None],
     ) -> None:
         self._say, self._trackers = say, dict[str, Tracker]()
         makers: dict[str, Callable[[], Tracker]] = {
-            "tensorboard": lambda: TensorBoard(folder / "tensorboard", rows),
+            "tensorboard": lambda: TensorBoard(folder / "tensorboard", rows()),
             "wandb": lambda: WeightsAndBiases(folder, json.loads(json.dumps(recipe, default=str))),
         }
         for name in names:
@@ -145,10 +145,12 @@ class Trackers:
         for name, tracker in list(self._trackers.items()):
             self._patiently(name, partial(tracker.add, row.get("step", 0), flatten(row)))
 
-    def close(self, has_failed: bool = False) -> None:
-        """Close all. has_failed: an error ended the run."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *rest: object) -> None:
         for name, tracker in list(self._trackers.items()):
-            self._patiently(name, partial(tracker.close, has_failed))
+            self._patiently(name, partial(tracker.close, error is not None))
         self._trackers.clear()
 
     def _patiently(self, name: str, work: Callable[[], object]) -> None:

@@ -85,7 +85,7 @@ class Progress:
 
     @property
     def epochs_done(self) -> float:
-        """With the part of this one that is over, once the number of its batches is known."""
+        """With the part of this one that is over. States of older versions do not say how many batches it has."""
         is_within = self.batches_done and self.batches
         return self.epoch + self.batches_done / self.batches if is_within else self.epoch
 
@@ -243,17 +243,10 @@ class Trainer:
         Raises:
             UsageError: too many recordings cannot be read.
         """
-        if self.distributed.rank == 0:
-            names, shown = self.recipe.run.log_to, dataclasses.asdict(self.recipe)
-            self._trackers = Trackers(names, self.folder.path, self.folder.rows() if names else (), shown, self._say)
-        has_failed = True
-        try:
-            is_over = self._run(update)
-            has_failed = False
-        finally:
-            if self._trackers is not None:
-                self._trackers.close(has_failed)
-        return is_over
+        names = () if self.distributed.rank else self.recipe.run.log_to
+        shown = dataclasses.asdict(self.recipe)
+        with Trackers(names, self.folder.path, self.folder.rows, shown, self._say) as self._trackers:
+            return self._run(update)
 
     def _run(self, update: Callable[[], None]) -> bool:
         self._saved_at = perf_counter()
@@ -352,7 +345,7 @@ class Trainer:
         cannot align count too, because only the loss knows their number.
         """
         self.distributed.sum_gradients(self.weights.masters.values())
-        count = self.distributed.sum(num_labels, self.device)
+        [count] = self.distributed.sums([num_labels], self.device)
         self.progress.step += 1
         norm = self.weights.step(self.share_done, count)
         if count:
@@ -391,10 +384,7 @@ class Trainer:
         values: list[float] = [requested_signal == number for number in _SIGNALS]
         values += [loader.num_unreadable, loader.num_tried]
         values += [count for kind in KINDS for count in (lost.num_lost(kind), lost.num_tried(kind))]
-        if self.distributed.world_size > 1:
-            sums = torch.tensor(values, dtype=torch.float64, device=self.device)
-            dist.all_reduce(sums)
-            values = sums.tolist()
+        values = self.distributed.sums(values, self.device)
         requested, counts = values[: len(_SIGNALS)], values[len(_SIGNALS) :]
         _check_readable("recordings", len(self.examples), *counts[:2])
         for number, kind in enumerate(KINDS, 1):
@@ -459,7 +449,7 @@ class Trainer:
             self._log_validation(validated, gain)
             self._plot()
         num_stale = 0 if self.distributed.rank else self.progress.num_stale
-        self.progress.num_stale = int(self.distributed.sum(num_stale, self.device))  # the others wait here
+        self.progress.num_stale = int(*self.distributed.sums([num_stale], self.device))  # the others wait here
 
     def _keep_best(self, checkpoint: Checkpoint, validated: ValidationResult, dtype: torch.dtype) -> Gain | None:
         """Save a model as `best` if none was better: the start, while no trained model is clearly better than it.
@@ -552,6 +542,7 @@ class Trainer:
                     "max_steps": self.recipe.run.max_steps,
                     "epoch": self.progress.epoch,
                     "batches_done": self.progress.batches_done,
+                    "batches": self.progress.batches,
                     "is_check_due": self._is_validation_due,
                     "batch_sizes": list(self.planner.batch_sizes),
                     **{name: getattr(self.progress, name) for name in _RATES},
@@ -611,24 +602,22 @@ class Trainer:
                 setattr(self.progress, name, state.get(name, 0))  # older versions did not count stale validations
             self.progress.gain, self.progress.exact_gain = (one and Gain(**one) for one in state["gains"])
         self._is_validation_due, self._window = state["is_check_due"], LogWindow(state["window"])
+        self.progress.batches = state.get("batches", 0)  # older versions did not say how many
+        if 0 < self.progress.batches == self.progress.batches_done:
+            self._end_epoch()
         if self.distributed.rank == 0 and not self.is_plan:
             self.folder.truncate_log(self.progress.step, keep_validation=not self._is_validation_due)
 
     def _check_same_on_all_ranks(self, state: Mapping[str, Any] | None) -> None:
         """Raise UsageError if ranks have read different states or data: they would wait for each other for ever."""
-        sizes, position = None, [0, 0, 0]
-        if state is not None:
-            sizes, position = (
-                state["batch_sizes"],
-                [state["epoch"], state["batches_done"], state["weights"]["num_steps"]],
-            )
+        names = ("batch_sizes", "epoch", "batches_done")
+        position = state and ([state[name] for name in names], state["weights"]["num_steps"])
         run = self.recipe.run  # which decides when ranks wait for each other
-        decisive = self._fingerprint, sizes, run.length, run.validate_epochs, run.patience
-        digest = hashlib.blake2b(repr(decisive).encode(), digest_size=7).digest()
-        position.append(int.from_bytes(digest, "big"))
-        ends = torch.tensor([position, [-number for number in position]], device=self.device)
+        decisive = self._fingerprint, position, run.length, run.validate_epochs, run.patience
+        digest = int.from_bytes(hashlib.blake2b(repr(decisive).encode(), digest_size=7).digest(), "big")
+        ends = torch.tensor([digest, -digest], device=self.device)
         dist.all_reduce(ends, dist.ReduceOp.MAX)
-        if ends.sum(0).any():
+        if ends.sum():
             raise UsageError(
                 f"{self.folder.path}: ranks do not find the same state and data; all need the same folder and manifests"
             )
