@@ -156,7 +156,7 @@ class _Preparation:
             return no_request
         try:
             return PromptReader.of(self.init, self.recipe.data.language)
-        except UsageError as error:
+        except ValueError as error:
             raise UsageError(f"{self.where}: {error}") from error
 
     def _read_validation(

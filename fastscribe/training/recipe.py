@@ -449,33 +449,33 @@ def _parse_section(kind: type, values: Any, path: str, where: str) -> Any:
 def _value(kind: Any, value: Any, path: str, where: str) -> Any:
     if dataclasses.is_dataclass(value):
         return value  # parsed before
-    if isinstance(value, Mapping):  # a section that may be left out
-        kind = next((one for one in typing.get_args(kind) if dataclasses.is_dataclass(one)), kind)
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        # None if all of its keys are commented out.
-        return _parse_section(kind, {} if value is None else value, path, f"{where}.")
-    if typing.get_origin(kind) in (types.UnionType, typing.Union) and isinstance(value, (list, tuple)):
-        kind = next((one for one in typing.get_args(kind) if typing.get_origin(one) is tuple), kind)
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin is tuple and isinstance(value, (list, tuple)):
-        kinds = [arguments[0]] * len(value) if arguments[-1] is ... else list(arguments)
-        if len(kinds) == len(value):
-            pairs = enumerate(zip(kinds, value, strict=True))
-            return tuple(_value(k, v, path, f"{where}[{n}]") for n, (k, v) in pairs)
-    elif _has_type(kind, value):
-        is_number = isinstance(value, int) and not isinstance(value, bool)
-        return float(value) if is_number and float in (kind, *arguments) else value
+    kinds = _kinds(kind)
+    for one in kinds:
+        if isinstance(one, type) and dataclasses.is_dataclass(one):
+            if isinstance(value, Mapping) or len(kinds) == 1:  # of several, it may be left out
+                # None if all of its keys are commented out.
+                return _parse_section(one, {} if value is None else value, path, f"{where}.")
+        elif typing.get_origin(one) is tuple:
+            arguments, num_given = typing.get_args(one), len(value) if isinstance(value, (list, tuple)) else None
+            parts = arguments[:1] * (num_given or 0) if arguments[-1] is ... else arguments
+            if num_given == len(parts):
+                pairs = enumerate(zip(parts, value, strict=True))
+                return tuple(_value(part, held, path, f"{where}[{number}]") for number, (part, held) in pairs)
+        elif _has_type(one, value):
+            is_number = isinstance(value, int) and not isinstance(value, bool)
+            return float(value) if is_number and float in kinds else value
     raise UsageError(f"{path}: {where}: {value!r} is not {_description(kind)}")
 
 
+def _kinds(kind: Any) -> tuple[Any, ...]:
+    """Return the types of a union; of another type, itself."""
+    return typing.get_args(kind) if typing.get_origin(kind) in (types.UnionType, typing.Union) else (kind,)
+
+
 def _has_type(kind: Any, value: Any) -> bool:
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (types.UnionType, typing.Union):
-        return any(_has_type(one, value) for one in arguments)
-    if origin is Literal:
-        return any(value == one and type(value) is type(one) for one in arguments)
-    if origin is tuple:
-        return False  # _value has already accepted the valid lists
+    """Return True if a value has a type that is no union, list or section."""
+    if typing.get_origin(kind) is Literal:
+        return any(value == one and type(value) is type(one) for one in typing.get_args(kind))
     if kind is float:
         return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     if kind is int:
@@ -485,8 +485,8 @@ def _has_type(kind: Any, value: Any) -> bool:
 
 def _description(kind: Any) -> str:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (types.UnionType, typing.Union):
-        return " or ".join(map(_description, arguments))
+    if len(kinds := _kinds(kind)) > 1:
+        return " or ".join(map(_description, kinds))
     if origin is Literal:
         return " or ".join(map(repr, arguments))
     if origin is tuple:
