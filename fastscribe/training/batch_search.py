@@ -76,7 +76,7 @@ def _largest(bucket: Bucket, fits: Fits, known: int, max_rows: int) -> int:
 def cached_batch_sizes(
     path: Path, holds_for: Mapping[str, Any], buckets: Sequence[Bucket], fits: Fits
 ) -> tuple[int, ...]:
-    """Return the cached batch sizes if they hold; otherwise search and cache them.
+    """Return the cached batch sizes if they hold; otherwise search and cache them in a file of a folder that exists.
 
     Args:
         holds_for: everything besides the buckets that the result depends on (the model's config, the device's name and

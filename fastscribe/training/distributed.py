@@ -59,7 +59,7 @@ class DistributedContext:
             return values
         totals = torch.tensor(values, dtype=torch.float64, device=device)
         dist.all_reduce(totals)
-        return totals.tolist()  # type: ignore[no-any-return]
+        return totals.tolist()
 
     def sum_gradients(self, tensors: Collection[torch.Tensor]) -> None:
         """Sum the gradients over all ranks, in their own dtype. A tensor that has none on any rank keeps none."""

@@ -321,12 +321,8 @@ def check_used(recipe: Recipe, config: ModelConfig, where: object) -> None:
 
 def read_recipe(path: Path, is_tuning: bool = False) -> Recipe:
     """Read a recipe file. Raises UsageError that names the file and the key. See parse_recipe."""
-    return parse_recipe(_read_yaml(path), path, is_tuning)
-
-
-def _read_yaml(path: Path) -> Any:
     try:
-        return yaml.load(safe_read(path, _MAX_BYTES), _Loader)
+        values = yaml.load(safe_read(path, _MAX_BYTES), _Loader)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
     except yaml.reader.ReaderError as error:
@@ -340,6 +336,7 @@ def _read_yaml(path: Path) -> Any:
         raise UsageError(f"{path}{at}: not YAML: {error.problem or error.context}{cure}") from error
     except (yaml.YAMLError, ValueError) as error:  # ValueError: too large
         raise UsageError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
+    return parse_recipe(values, path, is_tuning)
 
 
 def default_recipe(manifest: Path, is_tuning: bool) -> Recipe:
