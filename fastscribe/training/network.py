@@ -77,14 +77,6 @@ def attention_loss(
     )
 
 
-def dropped_branches(decoder: AttentionDecoder) -> Iterator[nn.Module]:
-    """Yield the modules whose outputs have dropout: the embeddings' sum, and what each layer adds to its input."""
-    yield decoder.norm
-    for module in decoder.modules():
-        if isinstance(module, (Attention, FeedForward)):
-            yield module
-
-
 def prepare_weights_(decoder: AttentionDecoder) -> None:
     """Let equal embeddings and output weights be one parameter, and computed positions have no gradient, as in NeMo.
 
@@ -168,11 +160,14 @@ class Network(nn.Module):
         self.model, self.loss, self.dropout, self.attention_loss = model, loss, dropout, attention_loss
         heads = (model.transducer is not None, model.ctc is not None)
         self.ctc_weight = {(True, True): ctc_weight, (False, True): 1.0}.get(heads, 0.0)
+        branches: list[nn.Module] = []
         for layer in _layers(model):
-            for branch in (layer.feed_forward1, layer.self_attn, layer.conv, layer.feed_forward2):
-                branch.register_forward_hook(self._drop)
-        for module in dropped_branches(model.aed) if model.aed is not None else ():
-            module.register_forward_hook(self._drop)
+            branches += [layer.feed_forward1, layer.self_attn, layer.conv, layer.feed_forward2]
+        if model.aed is not None:  # the embeddings' sum, and what each layer adds to its input
+            added = [part for part in model.aed.modules() if isinstance(part, (Attention, FeedForward))]
+            branches += [model.aed.norm, *added]
+        for branch in branches:
+            branch.register_forward_hook(self._drop)
 
     @property
     def num_given(self) -> int:

@@ -151,7 +151,7 @@ class Trainer:
         self._is_validation_due = self._is_plot_lost = False
         self._rated_by = rating_of(training_data.scoring, training_data.validation_sets)
         self._fingerprint: dict[str, Any] = {
-            **fingerprint(recipe, training_data.checkpoint, training_data.digest, training_data.validation),
+            **fingerprint(recipe, training_data.checkpoint, self.examples.digest(), training_data.validation),
             _BACKGROUNDS: training_data.backgrounds.digest(),
             "number of ranks": distributed.world_size,
             "dtype": str(dtype),
