@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -200,11 +200,7 @@ def checkpoint_encoder(encoder: Encoder) -> None:
     """
     for part in (encoder.subsampling, *encoder.layers.children()):
         norms = [module for module in part.modules() if isinstance(module, nn.BatchNorm1d)]
-        part.forward = partial(_forward, part.forward, norms)
-
-
-def _forward(forward: Callable[..., Any], norms: Sequence[nn.BatchNorm1d], *inputs: Any) -> Any:
-    return checkpoint(forward, *inputs, use_reentrant=False, context_fn=partial(_contexts, norms))
+        part.forward = partial(checkpoint, part.forward, use_reentrant=False, context_fn=partial(_contexts, norms))
 
 
 def _contexts(norms: Sequence[nn.BatchNorm1d]) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:

@@ -271,10 +271,6 @@ class RunRecipe:
         """How long a run is, in words."""
         return count_of(self.epochs, "epoch") if self.max_steps is None else count_of(self.max_steps, "step")
 
-    def is_reached(self, epochs: int, steps: int) -> bool:
-        """Return True if a run that has had these epochs and steps is as long as this one."""
-        return epochs >= self.epochs if self.max_steps is None else steps >= self.max_steps
-
 
 @dataclass(frozen=True)
 class Recipe:

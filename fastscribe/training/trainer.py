@@ -39,7 +39,7 @@ from fastscribe.training.log_window import LogWindow
 from fastscribe.training.loss.cuda import check_usable
 from fastscribe.training.network import new_model, prepare_weights_
 from fastscribe.training.planner import EpochPlan, EpochPlanner, label_counts
-from fastscribe.training.recipe import Recipe, RunRecipe
+from fastscribe.training.recipe import Recipe
 from fastscribe.training.scoring import rating_of
 from fastscribe.training.state import RunFolder, plot_log
 from fastscribe.training.trackers import Trackers
@@ -157,9 +157,6 @@ class Trainer:
             "dtype": str(dtype),
         }
         state = self._load_matching_state()
-        if is_plan and state is not None and recipe.run.epochs and _is_reached(state, recipe.run):
-            recipe = replace(recipe, run=_former(state, recipe.run))  # it was longer by --epochs
-            self.recipe = recipe
         if distributed.world_size > 1:
             self._check_same_on_all_ranks(state)
         self.planner = EpochPlanner(recipe, training_data, distributed, device.type == "cpu")
@@ -167,8 +164,8 @@ class Trainer:
             self.planner.choose_batch_sizes(self._searched_batch_sizes)
         else:  # a resumed run keeps its batch sizes, because they decide its steps
             self.planner.batch_sizes = tuple(state["batch_sizes"])
-        self.weights.set_total_steps(self.num_steps)
         self._start(state)
+        self.weights.set_total_steps(self.num_steps)
 
     def _note_unusable(self, parts: Sequence[ManifestPart], example: Example, error: AudioError) -> None:
         if self.distributed.rank:
@@ -292,7 +289,8 @@ class Trainer:
 
     @property
     def _is_long_enough(self) -> bool:
-        return self.recipe.run.is_reached(self.progress.epoch, self.progress.step)
+        run, progress = self.recipe.run, self.progress
+        return progress.epoch >= run.epochs if run.max_steps is None else progress.step >= run.max_steps
 
     @property
     def is_stopped_early(self) -> bool:
@@ -574,29 +572,23 @@ class Trainer:
             raise UsageError(
                 f"{self.folder.path}: holds a run that differs in {' and '.join(different)}; {self.folder.ways_out}"
             )
-        run = self.recipe.run
-        if not self.is_plan and run.length != _former(state, run).length and _is_reached(state, run):
-            epochs, steps = ("epochs", state["epoch"]), ("max_steps", state["weights"]["num_steps"])
-            key, done = epochs if run.max_steps is None else steps
-            given = f"{self.folder.path}: run.{key} {getattr(run, key)}"
-            raise UsageError(f"{given}: this run has had {done} already: give more")
         return state
 
     def _start(self, state: Mapping[str, Any] | None) -> None:
-        # A run that goes on keeps those that it found when it read recordings.
-        if self.distributed.rank == 0 and (state is None or not self.folder.left_out.exists()):
-            self.folder.write_left_out(self.training_data.left_out)
-        self.distributed.barrier()  # ranks add to it
         if state is not None:
             self._restore_state(state)
         elif self.distributed.rank == 0 and not self.is_plan:
             self.folder.start_log()
+        # A run that goes on keeps those that it found when it read recordings.
+        if self.distributed.rank == 0 and (state is None or not self.folder.left_out.exists()):
+            self.folder.write_left_out(self.training_data.left_out)
+        self.distributed.barrier()  # ranks add to it
 
     def _restore_state(self, state: Mapping[str, Any]) -> None:
         self.weights.restore(state["weights"])
         self.progress.epoch, self.progress.batches_done = state["epoch"], state["batches_done"]
         self.progress.step = self.weights.num_steps
-        self.former_length = _former(state, self.recipe.run).length
+        self._check_length(state)
         if state["rated_by"] == self._rated_by:  # rates of another kind cannot be compared
             for name in _RATES:
                 setattr(self.progress, name, state.get(name, 0))  # older versions did not count stale validations
@@ -607,6 +599,19 @@ class Trainer:
             self._end_epoch()
         if self.distributed.rank == 0 and not self.is_plan:
             self.folder.truncate_log(self.progress.step, keep_validation=not self._is_validation_due)
+
+    def _check_length(self, state: Mapping[str, Any]) -> None:
+        """Raise UsageError for another length that the run has had already. A plan is of the one that it had then."""
+        run = self.recipe.run
+        former = replace(run, epochs=state["epochs"], max_steps=state.get("max_steps"))  # older versions: epochs alone
+        self.former_length = former.length
+        if self.is_plan and run.epochs and self._is_long_enough:
+            self.recipe = replace(self.recipe, run=former)  # it was longer by --epochs
+        elif not self.is_plan and run.length != former.length and self._is_long_enough:
+            epochs, steps = ("epochs", self.progress.epoch), ("max_steps", self.progress.step)
+            key, done = epochs if run.max_steps is None else steps
+            given = f"{self.folder.path}: run.{key} {getattr(run, key)}"
+            raise UsageError(f"{given}: this run has had {done} already: give more")
 
     def _check_same_on_all_ranks(self, state: Mapping[str, Any] | None) -> None:
         """Raise UsageError if ranks have read different states or data: they would wait for each other for ever."""
@@ -621,15 +626,6 @@ class Trainer:
             raise UsageError(
                 f"{self.folder.path}: ranks do not find the same state and data; all need the same folder and manifests"
             )
-
-
-def _is_reached(state: Mapping[str, Any], run: RunRecipe) -> bool:
-    return run.is_reached(state["epoch"], state["weights"]["num_steps"])
-
-
-def _former(state: Mapping[str, Any], run: RunRecipe) -> RunRecipe:
-    """Return the settings with the length of the run that saved the state; older versions knew epochs alone."""
-    return replace(run, epochs=state["epochs"], max_steps=state.get("max_steps"))
 
 
 def _check_readable(what: str, total: int, unreadable: float, tried: float) -> None:
