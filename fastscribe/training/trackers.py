@@ -73,10 +73,13 @@ class WeightsAndBiases:
     def __init__(self, folder: Path, recipe: Mapping[str, Any]) -> None:
         import wandb
 
-        (folder / "wandb").mkdir(exist_ok=True)
+        id_file = wandb_id_file(folder)
+        id_file.parent.mkdir(exist_ok=True)
+        if not id_file.exists():
+            id_file.write_text(secrets.token_hex(8))
         self._run = wandb.init(
             dir=str(folder),
-            id=_run_id(wandb_id_file(folder)),
+            id=id_file.read_text().strip(),
             name=folder.absolute().name,
             resume="allow",
             config=dict(recipe),
@@ -103,12 +106,6 @@ def event_files(folder: Path) -> list[Path]:
 def wandb_id_file(folder: Path) -> Path:
     """Return the file with the run's id in W&B."""
     return folder / "wandb" / "fastscribe-run-id"
-
-
-def _run_id(path: Path) -> str:
-    if not path.exists():
-        path.write_text(secrets.token_hex(8))
-    return path.read_text().strip()
 
 
 class Trackers:

@@ -286,12 +286,8 @@ def choose_trained(model: Model, recipe: Recipe, new_heads: Collection[Head] = (
 
 def num_trained(model: Model, ctc_weight: float) -> int:
     """Return the number of weights that learn: an idle head, which the loss does not depend on, has none."""
-    parts = _used_parts(model, ctc_weight)
-    return sum(weight.numel() for part in parts for weight in part.parameters() if weight.requires_grad)
-
-
-def _used_parts(model: Model, ctc_weight: float) -> list[nn.Module]:
     idle = None
     if model.transducer is not None and model.ctc is not None:
         idle = {0.0: model.ctc, 1.0: model.transducer}.get(ctc_weight)
-    return [part for part in model.children() if part is not idle]
+    parts = [part for part in model.children() if part is not idle]
+    return sum(weight.numel() for part in parts for weight in part.parameters() if weight.requires_grad)
