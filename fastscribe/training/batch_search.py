@@ -44,14 +44,11 @@ def search_batch_sizes(buckets: Sequence[Bucket], fits: Fits, max_rows: int = 10
     """
     found: dict[int, int] = {}
     for index in sorted(range(len(buckets)), key=lambda index: buckets[index], reverse=True):
-        bucket = buckets[index]
-        known = max((rows for other, rows in found.items() if _contains(buckets[other], bucket)), default=0)
+        bucket = buckets[index]  # those before are as long
+        larger = [rows for other, rows in found.items() if buckets[other].max_tokens >= bucket.max_tokens]
+        known = max(larger, default=0)
         found[index] = _largest(bucket, fits, known, max_rows)
     return tuple(max(1, int(found[index] * (1 - _MARGIN))) for index in range(len(buckets)))
-
-
-def _contains(larger: Bucket, smaller: Bucket) -> bool:
-    return larger.max_duration_s >= smaller.max_duration_s and larger.max_tokens >= smaller.max_tokens
 
 
 def _largest(bucket: Bucket, fits: Fits, known: int, max_rows: int) -> int:

@@ -165,9 +165,8 @@ class Network(nn.Module):
     @property
     def has_idle_head(self) -> bool:
         """True if the model has a head that the loss does not use."""
-        return (self.model.transducer is not None and self.ctc_weight == 1) or (
-            self.model.ctc is not None and self.ctc_weight == 0
-        )
+        has_both = self.model.transducer is not None and self.model.ctc is not None
+        return has_both and self.ctc_weight in (0, 1)
 
     def _drop(self, branch: nn.Module, inputs: Any, out_BTD: torch.Tensor) -> torch.Tensor:
         """Apply dropout to a branch's output before it is added to the residual stream."""

@@ -37,10 +37,8 @@ from fastscribe.training.model_recipe import check_keys as check_model_keys
 from fastscribe.training.scoring import Metric
 
 _DB = (-100.0, 100.0)
-_BOUNDS = {  # outside of these, float32 samples overflow or vanish
-    **dict.fromkeys(("noise_db", "gain_db"), _DB),
-    "noise_slope": (-4.0, 4.0),
-}
+# Outside of these, float32 samples overflow or vanish.
+_BOUNDS = {"noise_db": _DB, "noise_slope": (-4.0, 4.0), "gain_db": _DB}
 RECORDED_SHARE = 0.5  # of the rows with noise get a recorded one, if the recipe has a manifest of them
 PERCENT = 100  # speeds are whole hundredths, so that resampling's ratios are small
 
@@ -71,9 +69,8 @@ class AugmentConfig:
         for name in ("reverb_chance", "noise_chance", "freq_mask_share", "time_mask_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UsageError(f"{name} {getattr(self, name)!r}: not a number from 0 to 1")
-        for name in ("noise_db", "noise_slope", "gain_db"):
+        for name, (lowest, highest) in _BOUNDS.items():
             low, high = getattr(self, name)
-            lowest, highest = _BOUNDS[name]
             if not lowest <= low <= high <= highest:
                 wanted = f"not (least, most) from {lowest:g} to {highest:g}"
                 raise UsageError(f"{name} {(low, high)!r}: {'the least comes first' if low > high else wanted}")

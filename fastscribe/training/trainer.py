@@ -202,8 +202,7 @@ class Trainer:
         if self.distributed.world_size > 1:
             path = path.with_name(f"batch_sizes-{self.distributed.rank}.json")
         config, accumulates = self.training_data.checkpoint.config, self.recipe.batch.accumulate > 1
-        trial = partial(fits, self.learner.network, config, accumulates)
-        sizes = cached_batch_sizes(path, holds_for, buckets, trial)
+        sizes = cached_batch_sizes(path, holds_for, buckets, partial(fits, self.learner.network, config, accumulates))
         if self.distributed.world_size > 1:
             min_count = torch.tensor(sizes, device=self.device)
             dist.all_reduce(min_count, dist.ReduceOp.MIN)
