@@ -29,17 +29,13 @@ def expand(pattern: str) -> list[Numbered]:
     ranges = list(_RANGE.finditer(pattern))
     paths, end = [Numbered("", None)], 0
     for one in ranges:
-        between, numbers = pattern[end : one.start()], _numbers(pattern, one)
+        between, first, last = pattern[end : one.start()], int(one[1]), int(one[2])
+        if last < first:
+            raise UsageError(f"{pattern}: the range {one[0]} descends: write the lower number first")
+        numbers = range(first, last + 1)
         paths = [Numbered(f"{path}{between}{n:0{len(one[1])}}", n) for path, _ in paths for n in numbers]
         end = one.end()
     return [Numbered(path + pattern[end:], number) for path, number in paths]
-
-
-def _numbers(pattern: str, found: re.Match[str]) -> range:
-    first, last = int(found[1]), int(found[2])
-    if last < first:
-        raise UsageError(f"{pattern}: the range {found[0]} descends: write the lower number first")
-    return range(first, last + 1)
 
 
 class Archives:

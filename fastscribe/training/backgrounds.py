@@ -63,11 +63,6 @@ def samples_of(audio: AudioInfo, sample_rate: int) -> Int16Array:
     return scaled_S.astype(np.int16)
 
 
-def decode(example: Example, sample_rate: int, offset_s: float, duration_s: float) -> Int16Array:
-    """Return a span [S] of the example's recording. Raises AudioError."""
-    return samples_of(probed(example, offset_s, duration_s), sample_rate)
-
-
 @dataclass(frozen=True)
 class BackgroundCorpus:
     """Recordings to augment with; None: none of the kind."""
@@ -145,7 +140,8 @@ class BackgroundReader:
         examples, error = self._corpus.of(kind), None
         assert examples is not None
         try:
-            samples_S = decode(examples[index], self._sample_rate, offset_s, max(duration_s, _SHORTEST_S))
+            audio = probed(examples[index], offset_s, max(duration_s, _SHORTEST_S))
+            samples_S = samples_of(audio, self._sample_rate)
         except AudioError as problem:
             error = problem
         self._lost.count(kind, index, error)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +44,11 @@ def search_batch_sizes(buckets: Sequence[Bucket], fits: Fits, max_rows: int = 10
     """
     found: dict[int, int] = {}
     for index in sorted(range(len(buckets)), key=lambda index: buckets[index], reverse=True):
-        bucket = buckets[index]
-        known = max((rows for other, rows in found.items() if _contains(buckets[other], bucket)), default=0)
+        bucket = buckets[index]  # those before are as long
+        larger = [rows for other, rows in found.items() if buckets[other].max_tokens >= bucket.max_tokens]
+        known = max(larger, default=0)
         found[index] = _largest(bucket, fits, known, max_rows)
     return tuple(max(1, int(found[index] * (1 - _MARGIN))) for index in range(len(buckets)))
-
-
-def _contains(larger: Bucket, smaller: Bucket) -> bool:
-    return larger.max_duration_s >= smaller.max_duration_s and larger.max_tokens >= smaller.max_tokens
 
 
 def _largest(bucket: Bucket, fits: Fits, known: int, max_rows: int) -> int:
@@ -75,7 +73,7 @@ def _largest(bucket: Bucket, fits: Fits, known: int, max_rows: int) -> int:
 def cached_batch_sizes(
     path: Path, holds_for: Mapping[str, Any], buckets: Sequence[Bucket], fits: Fits
 ) -> tuple[int, ...]:
-    """Return the cached batch sizes if they hold; otherwise search and cache them.
+    """Return the cached batch sizes if they hold; otherwise search and cache them in a file of a folder that exists.
 
     Args:
         holds_for: everything besides the buckets that the result depends on (the model's config, the device's name and
@@ -85,39 +83,19 @@ def cached_batch_sizes(
         UsageError: as search_batch_sizes().
         OutputError: the file cannot be written.
     """
-    stored = read_batch_sizes(path, holds_for, buckets)
-    if stored is not None:
-        return stored
-    batch_sizes = search_batch_sizes(buckets, fits)
-    write_batch_sizes(path, holds_for, buckets, batch_sizes)
-    return batch_sizes
-
-
-def read_batch_sizes(path: Path, holds_for: Mapping[str, Any], buckets: Sequence[Bucket]) -> tuple[int, ...] | None:
-    """Return the cached batch sizes; None if the file is missing, damaged, or for something else."""
-    try:
+    held = {"format_version": _FORMAT_VERSION, "holds_for": holds_for, "margin": _MARGIN, "buckets": buckets}
+    with suppress(OSError, ValueError, TypeError, LookupError, RecursionError):  # missing or damaged
         table = json.loads(safe_read(path, _MAX_TABLE_BYTES))
         sizes = table["batch_sizes"]
         right = len(sizes) == len(buckets) and all(type(size) is int and size >= 1 for size in sizes)
-        return tuple(sizes) if right and table == json.loads(_table(holds_for, buckets, sizes)) else None
-    except (OSError, ValueError, TypeError, LookupError, RecursionError):
-        return None
-
-
-def write_batch_sizes(
-    path: Path, holds_for: Mapping[str, Any], buckets: Sequence[Bucket], batch_sizes: Sequence[int]
-) -> None:
-    """Write the cache atomically. Raises OutputError."""
+        if right and table == json.loads(json.dumps({**held, "batch_sizes": sizes})):
+            return tuple(sizes)
+    batch_sizes = search_batch_sizes(buckets, fits)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, (_table(holds_for, buckets, batch_sizes) + "\n").encode())
+        write_atomic(path, (json.dumps({**held, "batch_sizes": batch_sizes}, indent=1) + "\n").encode())
     except OSError as error:
         raise OutputError(str(path), error) from error
-
-
-def _table(holds_for: Mapping[str, Any], buckets: Sequence[Bucket], batch_sizes: Sequence[int]) -> str:
-    table = {"format_version": _FORMAT_VERSION, "holds_for": holds_for, "margin": _MARGIN, "buckets": buckets}
-    return json.dumps({**table, "batch_sizes": batch_sizes}, indent=1)
+    return batch_sizes
 
 
 _OPTIMISER_BYTES = 8  # a parameter that learns: AdamW's two averages, which the first step allocates

@@ -131,8 +131,9 @@ def _run_and_report(trainer: Trainer, is_shown: bool, again: str) -> None:
             _report_left_out(trainer)
         return
     _install_signal_handlers(trainer)
-    with _Display(trainer, is_shown) as update:
-        is_over = trainer.run(update)
+    display = _Display(trainer, is_shown)
+    with display.bar or nullcontext():
+        is_over = trainer.run(display.update)
     trainer.distributed.leave()
     if not is_over:
         if trainer.distributed.rank == 0:
@@ -320,7 +321,7 @@ class _Display:
         self._trainer, self._is_shown = trainer, is_shown
         self._last_said = trainer.progress.epoch, trainer.is_over
         self._is_start_shown = trainer.progress.start_rate is not None
-        self._bar: Any = None
+        self.bar: Any = None
         if is_shown and sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -335,33 +336,24 @@ class _Display:
                 TimeElapsedColumn(),
                 TimeRemainingColumn(),
             )
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True, expand=True)
-            self._task = self._bar.add_task("", total=1.0, said="starting")
+            self.bar = Progress(*columns, console=Console(stderr=True), transient=True, expand=True)
+            self._task = self.bar.add_task("", total=1.0, said="starting")
 
-    def __enter__(self) -> Callable[[], None]:
-        if self._bar is not None:
-            self._bar.start()
-        return self._update
-
-    def __exit__(self, *exception: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def _update(self) -> None:
+    def update(self) -> None:
         progress = self._trainer.progress
-        if self._bar is not None:
+        if self.bar is not None:
             with suppress(OSError):
-                self._bar.update(self._task, completed=self._trainer.share_done, said=_short_status(self._trainer))
+                self.bar.update(self._task, completed=self._trainer.share_done, said=_short_status(self._trainer))
         if self._is_shown and not self._is_start_shown and progress.start_rate is not None:
             self._is_start_shown = True
-            say(f"before the first step: {', '.join(_validated(self._trainer))}", self._bar)
+            say(f"before the first step: {', '.join(_validated(self._trainer))}", self.bar)
             if note := _least_gain_note(self._trainer):
-                say(note, self._bar)
+                say(note, self.bar)
         now = progress.epoch, self._trainer.is_over  # the last of run.max_steps may end no epoch
         if self._is_shown and now != self._last_said:
             self._last_said = now
             if status := _status(self._trainer):
-                say(f"epoch {round(progress.epochs_done, 1)}: step {progress.step:,}, {status}", self._bar)
+                say(f"epoch {round(progress.epochs_done, 1)}: step {progress.step:,}, {status}", self.bar)
 
 
 def _least_gain_note(trainer: Trainer) -> str:

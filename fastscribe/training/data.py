@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -64,11 +63,6 @@ class TrainingData:
     backgrounds: BackgroundCorpus = BackgroundCorpus()  # noqa: RUF009 - frozen
     start_utterance_s: float | None = None  # what the starting checkpoint states, before this run's examples
     left_out: tuple[LeftOutRow, ...] = ()  # rows of all manifests to train on and to validate with
-
-    @cached_property
-    def digest(self) -> str:
-        """Identity of the examples to train on."""
-        return self.corpus.examples.digest()
 
 
 def prepare(
@@ -156,7 +150,7 @@ class _Preparation:
             return no_request
         try:
             return PromptReader.of(self.init, self.recipe.data.language)
-        except UsageError as error:
+        except ValueError as error:
             raise UsageError(f"{self.where}: {error}") from error
 
     def _read_validation(

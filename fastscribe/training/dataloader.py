@@ -8,9 +8,14 @@ Shapes: B batch, S samples, L samples of a room's impulse response.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass
-from threading import Event, Lock
+from functools import partial
+from itertools import count
+from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +23,6 @@ import torch
 
 from fastscribe.cuda.device import host_array
 from fastscribe.errors import AudioError
-from fastscribe.pipeline.prefetch import Group, Prefetcher
 from fastscribe.pipeline.thread_pool import ReplacingThreadPool
 from fastscribe.training.backgrounds import BackgroundReader, probed, samples_of, shown_name
 from fastscribe.training.buckets import Indices
@@ -91,15 +95,14 @@ class AudioDataLoader:
                 return None if samples_S is None else _Row(samples_S)
             return _Row(samples_S, backgrounds.noise(position, len(samples_S)), backgrounds.room(position))
 
-        wakeup, pool = Event(), ReplacingThreadPool(self._threads, "decode")
-        prefetcher = Prefetcher[_BatchGroup](pool, wakeup.set)
+        pool, started = ReplacingThreadPool(self._threads, "decode"), deque[Future[AudioBatch]]()
         try:
             for indices in plan:
-                prefetcher.submit(_BatchGroup(indices, row, self._device))
-                if len(prefetcher) > _BATCHES_AHEAD:
-                    yield _next_batch(prefetcher, wakeup)
-            while len(prefetcher):
-                yield _next_batch(prefetcher, wakeup)
+                started.append(_start(indices, row, pool, self._device))
+                if len(started) > _BATCHES_AHEAD:
+                    yield started.popleft().result()
+            while started:
+                yield started.popleft().result()
         finally:
             pool.close()
 
@@ -172,37 +175,26 @@ class _Row(NamedTuple):
     room_L: Int16Array | None = None
 
 
-class _BatchGroup(Group):
-    """A batch whose examples threads decode, one a call. The thread that is last assembles them."""
+def _start(
+    indices: Indices, row: Callable[[int], _Row | None], pool: ReplacingThreadPool, device: torch.device
+) -> Future[AudioBatch]:
+    """Let threads decode a batch's examples, one a task. The thread that is last assembles them."""
+    batch, rows, num_done = Future[AudioBatch](), dict[int, _Row | None](), count(1)
 
-    def __init__(self, indices: Indices, row: Callable[[int], _Row | None], device: torch.device) -> None:
-        super().__init__(len(indices))
-        self.may_be_slow = False  # batches come in order
-        self.batch = None if len(indices) else _assemble(indices, [], device)
-        self._indices, self._row, self._device = indices, row, device
-        self._decoded: list[_Row | None] = [None] * len(indices)
-        self._num_left, self._lock = len(indices), Lock()
-
-    def call(self, index: int) -> None:
+    def decode(place: int) -> None:
         try:
-            self._decoded[index] = self._row(int(self._indices[index]))
-        finally:
-            with self._lock:
-                self._num_left -= 1
-                is_last = not self._num_left
-            if is_last:
-                self.batch = _assemble(self._indices, self._decoded, self._device)
+            rows[place] = row(int(indices[place]))
+            if next(num_done) == len(indices):
+                batch.set_result(_assemble(indices, [rows[place] for place in range(len(indices))], device))
+        except BaseException as error:  # for the consumer
+            with suppress(InvalidStateError):  # another example has failed
+                batch.set_exception(error)
 
-
-def _next_batch(prefetcher: Prefetcher[_BatchGroup], wakeup: Event) -> AudioBatch:
-    while (part := prefetcher.poll()) is None:
-        wakeup.wait()
-        wakeup.clear()
-    group, _ = part
-    for error in group.errors.values():
-        raise error
-    assert group.batch is not None
-    return group.batch
+    for place in range(len(indices)):
+        pool.submit(partial(decode, place))
+    if not len(indices):
+        batch.set_result(_assemble(indices, [], device))
+    return batch
 
 
 def _assemble(indices: Indices, decoded: Sequence[_Row | None], device: torch.device) -> AudioBatch:

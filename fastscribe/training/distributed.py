@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import accumulate, groupby
 
 import torch
 import torch.distributed as dist
@@ -15,7 +16,7 @@ from fastscribe._system.signals import HAS_NATIVE_THREADS
 from fastscribe.config import TrainDtypeChoice
 from fastscribe.pipeline.model_building import choose_device
 
-_CHUNK = 1 << 24  # gradients that travel at a time: 64 MB
+_CHUNK = 1 << 24  # gradients that travel at a time, about: 64 MB
 
 
 @dataclass(frozen=True)
@@ -52,13 +53,13 @@ class DistributedContext:
         if self.world_size > 1:
             dist.barrier()
 
-    def sum(self, value: float, device: torch.device) -> float:
-        """Return the sum of the value over all ranks."""
+    def sums(self, values: list[float], device: torch.device) -> list[float]:
+        """Return the sum of each value over all ranks."""
         if self.world_size == 1:
-            return value
-        total = torch.tensor(value, dtype=torch.float64, device=device)
-        dist.all_reduce(total)
-        return float(total)
+            return values
+        totals = torch.tensor(values, dtype=torch.float64, device=device)
+        dist.all_reduce(totals)
+        return totals.tolist()
 
     def sum_gradients(self, tensors: Collection[torch.Tensor]) -> None:
         """Sum the gradients over all ranks, in their own dtype. A tensor that has none on any rank keeps none."""
@@ -72,7 +73,9 @@ class DistributedContext:
             if used:
                 tensor.grad = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
                 gradients.append(tensor.grad)
-        for chunk in _chunks(gradients):
+        ends = accumulate(gradient.numel() for gradient in gradients)
+        for _, pairs in groupby(zip(gradients, ends, strict=True), lambda pair: pair[1] // _CHUNK):
+            chunk = [gradient for gradient, _ in pairs]
             flat = torch.cat([gradient.reshape(-1) for gradient in chunk])
             dist.all_reduce(flat)
             summed = flat.split([gradient.numel() for gradient in chunk])
@@ -92,19 +95,6 @@ class DistributedContext:
             int(value) if value else default for value, default in zip(values, (0, 1, 0), strict=True)
         )
         return cls(rank, count, local)
-
-
-def _chunks(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    chunk: list[torch.Tensor] = []
-    size = 0
-    for tensor in tensors:
-        if chunk and size + tensor.numel() > _CHUNK:
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(tensor)
-        size += tensor.numel()
-    if chunk:
-        yield chunk
 
 
 def chosen_dtype_of(name: TrainDtypeChoice, device: torch.device) -> torch.dtype:

@@ -40,7 +40,7 @@ def split_validation(examples: Examples, *, seed: int, share: float, min_count: 
     Raises:
         UsageError: there is one sentence only.
     """
-    hashes = _sentence_hashes(examples, seed)
+    hashes = np.fromiter((_hash_fraction(sentence_key(text), seed) for text in examples.iter_texts()), float)
     distinct, sizes = np.unique(hashes, return_counts=True)
     if len(distinct) < 2:
         raise UsageError(
@@ -65,18 +65,13 @@ def _whole_sentences(distinct: Float64Array, sizes: AnyArray, count: int) -> Flo
     return np.array(chosen) if chosen else rarest
 
 
-def _sentence_hashes(examples: Examples, seed: int) -> Float64Array:
-    """Hash the sentence of each example to [0, 1), the same in every run."""
-    fractions = (_hash_fraction(sentence_key(text), seed) for text in examples.iter_texts())
-    return np.fromiter(fractions, float, len(examples))
-
-
 def sentence_key(text: str) -> str:
     """The letters and digits of a text, which identify its sentence."""
     return "".join(char for char in text.casefold() if char.isalnum())
 
 
 def _hash_fraction(key: str, seed: int) -> float:
+    """Hash the key of a sentence to [0, 1), the same in every run."""
     digest = hashlib.blake2b(key.encode(), digest_size=8, key=f"{seed}".encode()).digest()
     return int.from_bytes(digest, "big") / 2**64
 

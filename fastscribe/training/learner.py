@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from fastscribe.training.augment import augment_samples, batch_generator, mask_f
 from fastscribe.training.buckets import Indices
 from fastscribe.training.dataloader import AudioBatch
 from fastscribe.training.distributed import DistributedContext
-from fastscribe.training.network import AttentionLossConfig, Network, Targets, loss_of
+from fastscribe.training.network import Network, Targets, loss_of
 from fastscribe.training.recipe import AugmentConfig, Recipe
 from fastscribe.training.sync_norm import SyncedBatchNorm1d, recorded_statistics, synchronise_norms, uncounted
 from fastscribe.training.weights import Weights
@@ -86,9 +86,9 @@ class Learner:
     ) -> None:
         self.device = device
         self.log_mel = LogMel(config.features).to(device)
-        attention_loss = AttentionLossConfig(1 if recipe.loss.prompt else num_prompt, recipe.loss.label_smoothing)
-        dropout = recipe.optimiser.dropout
-        self.network = Network(model, loss_of(recipe.loss, config), recipe.loss.ctc_weight, dropout, attention_loss)
+        loss, dropout = recipe.loss, recipe.optimiser.dropout
+        of_decoder = (1 if loss.prompt else num_prompt, loss.label_smoothing)
+        self.network = Network(model, loss_of(loss, config), loss.ctc_weight, dropout, *of_decoder)
         if recipe.batch.gradient_checkpointing:
             assert isinstance(model.encoder, Encoder)
             checkpoint_encoder(model.encoder)
@@ -200,11 +200,7 @@ def checkpoint_encoder(encoder: Encoder) -> None:
     """
     for part in (encoder.subsampling, *encoder.layers.children()):
         norms = [module for module in part.modules() if isinstance(module, nn.BatchNorm1d)]
-        part.forward = partial(_forward, part.forward, norms)
-
-
-def _forward(forward: Callable[..., Any], norms: Sequence[nn.BatchNorm1d], *inputs: Any) -> Any:
-    return checkpoint(forward, *inputs, use_reentrant=False, context_fn=partial(_contexts, norms))
+        part.forward = partial(checkpoint, part.forward, use_reentrant=False, context_fn=partial(_contexts, norms))
 
 
 def _contexts(norms: Sequence[nn.BatchNorm1d]) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:

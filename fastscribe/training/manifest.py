@@ -209,8 +209,7 @@ def _part_examples(reader: RowReader, max_duration_s: float) -> Iterator[Example
         raise UsageError(f"{part.path}: a folder, whose recordings are in it: leave tar out")
     if not os.path.isdir(part.path):
         paths = expand(part.path)
-        archives = Archives(part.tar, paths) if part.tar is not None else None
-        find = archives.find if archives is not None else None
+        find = Archives(part.tar, paths).find if part.tar is not None else None
         found: Iterable[Iterator[Example]] = (
             reader.examples(path, find and partial(find, index)) for index, (path, _) in enumerate(paths)
         )

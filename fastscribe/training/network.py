@@ -38,21 +38,8 @@ _IGNORED = -100  # a label that does not count
 _ROUNDED = 4e-3  # largest difference of bf16's numbers below 1 from exact ones
 
 
-@dataclass(frozen=True)
-class AttentionLossConfig:
-    """The loss of an attention decoder.
-
-    Attributes:
-        num_given: tokens at the beginning of each row that do not count, at least the first: nothing predicts it.
-        label_smoothing: share of each token's probability that all other classes have together.
-    """
-
-    num_given: int = 1
-    label_smoothing: float = 0.0
-
-
 def attention_loss(
-    logits_BUC: torch.Tensor, labels_BU: torch.Tensor, lengths_B: torch.Tensor, config: AttentionLossConfig
+    logits_BUC: torch.Tensor, labels_BU: torch.Tensor, lengths_B: torch.Tensor, num_given: int, label_smoothing: float
 ) -> torch.Tensor:
     """Return the mean cross-entropy of the tokens that count, in nats.
 
@@ -60,29 +47,22 @@ def attention_loss(
         logits_BUC: after each token but the last.
         labels_BU: the tokens that follow.
         lengths_B: how many of them each row has.
-        config: which of them count.
+        num_given: tokens at the beginning of each row that do not count, at least the first: nothing predicts it.
+        label_smoothing: share of each token's probability that all other classes have together.
 
     Returns:
         The loss, as NeMo's SmoothedCrossEntropyLoss.
     """
     places_U = torch.arange(labels_BU.shape[1], device=labels_BU.device)
-    counts_BU = (places_U < lengths_B[:, None]) & (places_U >= config.num_given - 1)
+    counts_BU = (places_U < lengths_B[:, None]) & (places_U >= num_given - 1)
     num_classes = logits_BUC.shape[2]
     return F.cross_entropy(
         logits_BUC.float().flatten(0, 1),
         labels_BU.masked_fill(~counts_BU, _IGNORED).flatten(),
         ignore_index=_IGNORED,
         # torch spreads its share over all classes, with the right one.
-        label_smoothing=min(1.0, config.label_smoothing * num_classes / max(1, num_classes - 1)),
+        label_smoothing=min(1.0, label_smoothing * num_classes / max(1, num_classes - 1)),
     )
-
-
-def dropped_branches(decoder: AttentionDecoder) -> Iterator[nn.Module]:
-    """Yield the modules whose outputs have dropout: the embeddings' sum, and what each layer adds to its input."""
-    yield decoder.norm
-    for module in decoder.modules():
-        if isinstance(module, (Attention, FeedForward)):
-            yield module
 
 
 def prepare_weights_(decoder: AttentionDecoder) -> None:
@@ -153,7 +133,10 @@ def loss_of(recipe: LossRecipe, config: ModelConfig) -> TransducerLossConfig:
 class Network(nn.Module):
     """Map features and targets to losses. `ctc_weight` counts only if the model has both heads.
 
-    `attention_loss` is for a model with an attention decoder, whose loss is then the only one.
+    `num_given` and `label_smoothing` are for a model with an attention decoder, whose loss is then the only one.
+
+    Attributes:
+        num_given: tokens at the beginning of each row that the model is given and does not learn.
     """
 
     def __init__(
@@ -162,29 +145,28 @@ class Network(nn.Module):
         loss: TransducerLossConfig,
         ctc_weight: float,
         dropout: float,
-        attention_loss: AttentionLossConfig = AttentionLossConfig(),
+        num_given: int = 1,
+        label_smoothing: float = 0.0,
     ) -> None:
         super().__init__()
-        self.model, self.loss, self.dropout, self.attention_loss = model, loss, dropout, attention_loss
+        self.model, self.loss, self.dropout, self.label_smoothing = model, loss, dropout, label_smoothing
+        self.num_given = 0 if model.aed is None else num_given
         heads = (model.transducer is not None, model.ctc is not None)
         self.ctc_weight = {(True, True): ctc_weight, (False, True): 1.0}.get(heads, 0.0)
+        branches: list[nn.Module] = []
         for layer in _layers(model):
-            for branch in (layer.feed_forward1, layer.self_attn, layer.conv, layer.feed_forward2):
-                branch.register_forward_hook(self._drop)
-        for module in dropped_branches(model.aed) if model.aed is not None else ():
-            module.register_forward_hook(self._drop)
-
-    @property
-    def num_given(self) -> int:
-        """Tokens at the beginning of each row that the model is given and does not learn."""
-        return self.attention_loss.num_given if self.model.aed is not None else 0
+            branches += [layer.feed_forward1, layer.self_attn, layer.conv, layer.feed_forward2]
+        if model.aed is not None:  # the embeddings' sum, and what each layer adds to its input
+            added = [part for part in model.aed.modules() if isinstance(part, (Attention, FeedForward))]
+            branches += [model.aed.norm, *added]
+        for branch in branches:
+            branch.register_forward_hook(self._drop)
 
     @property
     def has_idle_head(self) -> bool:
         """True if the model has a head that the loss does not use."""
-        return (self.model.transducer is not None and self.ctc_weight == 1) or (
-            self.model.ctc is not None and self.ctc_weight == 0
-        )
+        has_both = self.model.transducer is not None and self.model.ctc is not None
+        return has_both and self.ctc_weight in (0, 1)
 
     def _drop(self, branch: nn.Module, inputs: Any, out_BTD: torch.Tensor) -> torch.Tensor:
         """Apply dropout to a branch's output before it is added to the residual stream."""
@@ -214,9 +196,8 @@ class Network(nn.Module):
             unaligned_B |= losses_B.isposinf()
         if self.model.aed is not None:
             logits_BUC = self.model.aed.logits_after_each(targets.labels_BU[:, :-1], frames)
-            losses["attention"] = attention_loss(
-                logits_BUC, targets.labels_BU[:, 1:], targets.lengths_B - 1, self.attention_loss
-            )
+            predicted = (logits_BUC, targets.labels_BU[:, 1:], targets.lengths_B - 1)
+            losses["attention"] = attention_loss(*predicted, self.num_given, self.label_smoothing)
         weights = {"ctc": self.ctc_weight, "transducer": 1 - self.ctc_weight, "attention": 1.0}
         total = sum(weights[name] * loss for name, loss in losses.items())
         assert isinstance(total, torch.Tensor)

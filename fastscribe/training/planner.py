@@ -76,14 +76,10 @@ class EpochPlanner:
         seconds = recipe.batch.seconds
         # None: what memory holds.
         self._batch_s = seconds if seconds != "auto" else _SMALL_BATCH_S if is_small else None
-        self.buckets = self._make_buckets()
         self.batch_sizes: tuple[int, ...] = ()
-
-    def _make_buckets(self) -> tuple[Bucket, ...]:
-        drawn, speeds = self._draw(0), self._recipe.augment.speeds
+        drawn, speeds, batch = self._draw(0), recipe.augment.speeds, recipe.batch
         played = np.concatenate([self._durations[drawn] / speed for speed in speeds])
         tokens = np.tile(self._tokens[drawn], len(speeds))
-        batch = self._recipe.batch
         buckets = fitting_buckets(
             played,
             tokens,
@@ -91,9 +87,9 @@ class EpochPlanner:
             batch.buckets,
             batch.token_buckets,
             times=len(speeds),
-            world_size=self._distributed.world_size,
+            world_size=distributed.world_size,
         )
-        return covering(buckets, self._durations / min(speeds), self._tokens)  # what later epochs draw
+        self.buckets = covering(buckets, self._durations / min(speeds), self._tokens)  # what later epochs draw
 
     def choose_batch_sizes(self, search: Callable[[tuple[Bucket, ...]], tuple[int, ...]]) -> None:
         """Set the batch sizes. `search` returns those that the device's memory holds; it is asked only if it matters."""

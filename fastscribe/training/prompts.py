@@ -62,14 +62,11 @@ class PromptReader:
             language: what the recipe says, a code or an English name.
 
         Raises:
-            UsageError: the checkpoint does not know the language.
+            ValueError: the checkpoint does not know the language.
         """
         assert checkpoint.config.aed is not None
         reader = cls(known_languages(checkpoint.tokenizer.pieces), None, checkpoint.config.aed.prompt == "canary2")
-        try:
-            return reader if language is None else replace(reader, language=reader.find("data.language", language))
-        except ValueError as error:
-            raise UsageError(str(error)) from None
+        return reader if language is None else replace(reader, language=reader.find("data.language", language))
 
     def __call__(self, row: Mapping[str, Any]) -> Request:
         """Read a row. Raises ValueError that names the field."""

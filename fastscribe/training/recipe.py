@@ -37,10 +37,8 @@ from fastscribe.training.model_recipe import check_keys as check_model_keys
 from fastscribe.training.scoring import Metric
 
 _DB = (-100.0, 100.0)
-_BOUNDS = {  # outside of these, float32 samples overflow or vanish
-    **dict.fromkeys(("noise_db", "gain_db"), _DB),
-    "noise_slope": (-4.0, 4.0),
-}
+# Outside of these, float32 samples overflow or vanish.
+_BOUNDS = {"noise_db": _DB, "noise_slope": (-4.0, 4.0), "gain_db": _DB}
 RECORDED_SHARE = 0.5  # of the rows with noise get a recorded one, if the recipe has a manifest of them
 PERCENT = 100  # speeds are whole hundredths, so that resampling's ratios are small
 
@@ -71,9 +69,8 @@ class AugmentConfig:
         for name in ("reverb_chance", "noise_chance", "freq_mask_share", "time_mask_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UsageError(f"{name} {getattr(self, name)!r}: not a number from 0 to 1")
-        for name in ("noise_db", "noise_slope", "gain_db"):
+        for name, (lowest, highest) in _BOUNDS.items():
             low, high = getattr(self, name)
-            lowest, highest = _BOUNDS[name]
             if not lowest <= low <= high <= highest:
                 wanted = f"not (least, most) from {lowest:g} to {highest:g}"
                 raise UsageError(f"{name} {(low, high)!r}: {'the least comes first' if low > high else wanted}")
@@ -271,10 +268,6 @@ class RunRecipe:
         """How long a run is, in words."""
         return count_of(self.epochs, "epoch") if self.max_steps is None else count_of(self.max_steps, "step")
 
-    def is_reached(self, epochs: int, steps: int) -> bool:
-        """Return True if a run that has had these epochs and steps is as long as this one."""
-        return epochs >= self.epochs if self.max_steps is None else steps >= self.max_steps
-
 
 @dataclass(frozen=True)
 class Recipe:
@@ -321,12 +314,8 @@ def check_used(recipe: Recipe, config: ModelConfig, where: object) -> None:
 
 def read_recipe(path: Path, is_tuning: bool = False) -> Recipe:
     """Read a recipe file. Raises UsageError that names the file and the key. See parse_recipe."""
-    return parse_recipe(_read_yaml(path), path, is_tuning)
-
-
-def _read_yaml(path: Path) -> Any:
     try:
-        return yaml.load(safe_read(path, _MAX_BYTES), _Loader)
+        values = yaml.load(safe_read(path, _MAX_BYTES), _Loader)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
     except yaml.reader.ReaderError as error:
@@ -340,6 +329,7 @@ def _read_yaml(path: Path) -> Any:
         raise UsageError(f"{path}{at}: not YAML: {error.problem or error.context}{cure}") from error
     except (yaml.YAMLError, ValueError) as error:  # ValueError: too large
         raise UsageError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
+    return parse_recipe(values, path, is_tuning)
 
 
 def default_recipe(manifest: Path, is_tuning: bool) -> Recipe:
@@ -449,33 +439,33 @@ def _parse_section(kind: type, values: Any, path: str, where: str) -> Any:
 def _value(kind: Any, value: Any, path: str, where: str) -> Any:
     if dataclasses.is_dataclass(value):
         return value  # parsed before
-    if isinstance(value, Mapping):  # a section that may be left out
-        kind = next((one for one in typing.get_args(kind) if dataclasses.is_dataclass(one)), kind)
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        # None if all of its keys are commented out.
-        return _parse_section(kind, {} if value is None else value, path, f"{where}.")
-    if typing.get_origin(kind) in (types.UnionType, typing.Union) and isinstance(value, (list, tuple)):
-        kind = next((one for one in typing.get_args(kind) if typing.get_origin(one) is tuple), kind)
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin is tuple and isinstance(value, (list, tuple)):
-        kinds = [arguments[0]] * len(value) if arguments[-1] is ... else list(arguments)
-        if len(kinds) == len(value):
-            pairs = enumerate(zip(kinds, value, strict=True))
-            return tuple(_value(k, v, path, f"{where}[{n}]") for n, (k, v) in pairs)
-    elif _has_type(kind, value):
-        is_number = isinstance(value, int) and not isinstance(value, bool)
-        return float(value) if is_number and float in (kind, *arguments) else value
+    kinds = _kinds(kind)
+    for one in kinds:
+        if isinstance(one, type) and dataclasses.is_dataclass(one):
+            if isinstance(value, Mapping) or len(kinds) == 1:  # of several, it may be left out
+                # None if all of its keys are commented out.
+                return _parse_section(one, {} if value is None else value, path, f"{where}.")
+        elif typing.get_origin(one) is tuple:
+            arguments, num_given = typing.get_args(one), len(value) if isinstance(value, (list, tuple)) else None
+            parts = arguments[:1] * (num_given or 0) if arguments[-1] is ... else arguments
+            if num_given == len(parts):
+                pairs = enumerate(zip(parts, value, strict=True))
+                return tuple(_value(part, held, path, f"{where}[{number}]") for number, (part, held) in pairs)
+        elif _has_type(one, value):
+            is_number = isinstance(value, int) and not isinstance(value, bool)
+            return float(value) if is_number and float in kinds else value
     raise UsageError(f"{path}: {where}: {value!r} is not {_description(kind)}")
 
 
+def _kinds(kind: Any) -> tuple[Any, ...]:
+    """Return the types of a union; of another type, itself."""
+    return typing.get_args(kind) if typing.get_origin(kind) in (types.UnionType, typing.Union) else (kind,)
+
+
 def _has_type(kind: Any, value: Any) -> bool:
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (types.UnionType, typing.Union):
-        return any(_has_type(one, value) for one in arguments)
-    if origin is Literal:
-        return any(value == one and type(value) is type(one) for one in arguments)
-    if origin is tuple:
-        return False  # _value has already accepted the valid lists
+    """Return True if a value has a type that is no union, list or section."""
+    if typing.get_origin(kind) is Literal:
+        return any(value == one and type(value) is type(one) for one in typing.get_args(kind))
     if kind is float:
         return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     if kind is int:
@@ -485,8 +475,8 @@ def _has_type(kind: Any, value: Any) -> bool:
 
 def _description(kind: Any) -> str:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (types.UnionType, typing.Union):
-        return " or ".join(map(_description, arguments))
+    if len(kinds := _kinds(kind)) > 1:
+        return " or ".join(map(_description, kinds))
     if origin is Literal:
         return " or ".join(map(repr, arguments))
     if origin is tuple:

@@ -115,18 +115,14 @@ def synchronise_norms(model: nn.Module) -> bool:
     return bool(norms)
 
 
-@contextmanager
-def uncounted(model: nn.Module) -> Iterator[None]:
+def uncounted(model: nn.Module) -> AbstractContextManager[None]:
     """Let this rank's frames not count in the statistics; its gradients are of no use."""
-    with _with_flags(_synced(model), is_counted=False):
-        yield
+    return _with_flags(_synced(model), is_counted=False)
 
 
-@contextmanager
-def alone(model: nn.Module) -> Iterator[None]:
+def alone(model: nn.Module) -> AbstractContextManager[None]:
     """Let this rank take its own statistics, which no other rank waits for."""
-    with _with_flags(_synced(model), is_alone=True):
-        yield
+    return _with_flags(_synced(model), is_alone=True)
 
 
 def recorded_statistics(norms: Sequence[SyncedBatchNorm1d]) -> Callable[[], AbstractContextManager[None]]:

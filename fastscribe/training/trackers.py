@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from fastscribe.errors import UsageError, first_line
 from fastscribe.training.recipe import TrackerName
@@ -73,10 +73,13 @@ class WeightsAndBiases:
     def __init__(self, folder: Path, recipe: Mapping[str, Any]) -> None:
         import wandb
 
-        (folder / "wandb").mkdir(exist_ok=True)
+        id_file = wandb_id_file(folder)
+        id_file.parent.mkdir(exist_ok=True)
+        if not id_file.exists():
+            id_file.write_text(secrets.token_hex(8))
         self._run = wandb.init(
             dir=str(folder),
-            id=_run_id(wandb_id_file(folder)),
+            id=id_file.read_text().strip(),
             name=folder.absolute().name,
             resume="allow",
             config=dict(recipe),
@@ -105,18 +108,12 @@ def wandb_id_file(folder: Path) -> Path:
     return folder / "wandb" / "fastscribe-run-id"
 
 
-def _run_id(path: Path) -> str:
-    if not path.exists():
-        path.write_text(secrets.token_hex(8))
-    return path.read_text().strip()
-
-
 class Trackers:
-    """The trackers of a run.
+    """The trackers of a run, which are closed at its end.
 
     Args:
         folder: the run's.
-        rows: of its log so far.
+        rows: returns those of its log so far.
         recipe: settings to show in W&B.
         say: called with each line for the user.
     """
@@ -125,13 +122,13 @@ class Trackers:
         self,
         names: Sequence[TrackerName],
         folder: Path,
-        rows: Sequence[Mapping[str, Any]],
+        rows: Callable[[], Sequence[Mapping[str, Any]]],
         recipe: Mapping[str, Any],
         say: Callable[[str], None],
     ) -> None:
         self._say, self._trackers = say, dict[str, Tracker]()
         makers: dict[str, Callable[[], Tracker]] = {
-            "tensorboard": lambda: TensorBoard(folder / "tensorboard", rows),
+            "tensorboard": lambda: TensorBoard(folder / "tensorboard", rows()),
             "wandb": lambda: WeightsAndBiases(folder, json.loads(json.dumps(recipe, default=str))),
         }
         for name in names:
@@ -145,10 +142,12 @@ class Trackers:
         for name, tracker in list(self._trackers.items()):
             self._patiently(name, partial(tracker.add, row.get("step", 0), flatten(row)))
 
-    def close(self, has_failed: bool = False) -> None:
-        """Close all. has_failed: an error ended the run."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *rest: object) -> None:
         for name, tracker in list(self._trackers.items()):
-            self._patiently(name, partial(tracker.close, has_failed))
+            self._patiently(name, partial(tracker.close, error is not None))
         self._trackers.clear()
 
     def _patiently(self, name: str, work: Callable[[], object]) -> None:

@@ -39,7 +39,7 @@ from fastscribe.training.log_window import LogWindow
 from fastscribe.training.loss.cuda import check_usable
 from fastscribe.training.network import new_model, prepare_weights_
 from fastscribe.training.planner import EpochPlan, EpochPlanner, label_counts
-from fastscribe.training.recipe import Recipe, RunRecipe
+from fastscribe.training.recipe import Recipe
 from fastscribe.training.scoring import rating_of
 from fastscribe.training.state import RunFolder, plot_log
 from fastscribe.training.trackers import Trackers
@@ -85,7 +85,7 @@ class Progress:
 
     @property
     def epochs_done(self) -> float:
-        """With the part of this one that is over, once the number of its batches is known."""
+        """With the part of this one that is over. States of older versions do not say how many batches it has."""
         is_within = self.batches_done and self.batches
         return self.epoch + self.batches_done / self.batches if is_within else self.epoch
 
@@ -151,15 +151,12 @@ class Trainer:
         self._is_validation_due = self._is_plot_lost = False
         self._rated_by = rating_of(training_data.scoring, training_data.validation_sets)
         self._fingerprint: dict[str, Any] = {
-            **fingerprint(recipe, training_data.checkpoint, training_data.digest, training_data.validation),
+            **fingerprint(recipe, training_data.checkpoint, self.examples.digest(), training_data.validation),
             _BACKGROUNDS: training_data.backgrounds.digest(),
             "number of ranks": distributed.world_size,
             "dtype": str(dtype),
         }
         state = self._load_matching_state()
-        if is_plan and state is not None and recipe.run.epochs and _is_reached(state, recipe.run):
-            recipe = replace(recipe, run=_former(state, recipe.run))  # it was longer by --epochs
-            self.recipe = recipe
         if distributed.world_size > 1:
             self._check_same_on_all_ranks(state)
         self.planner = EpochPlanner(recipe, training_data, distributed, device.type == "cpu")
@@ -167,8 +164,8 @@ class Trainer:
             self.planner.choose_batch_sizes(self._searched_batch_sizes)
         else:  # a resumed run keeps its batch sizes, because they decide its steps
             self.planner.batch_sizes = tuple(state["batch_sizes"])
-        self.weights.set_total_steps(self.num_steps)
         self._start(state)
+        self.weights.set_total_steps(self.num_steps)
 
     def _note_unusable(self, parts: Sequence[ManifestPart], example: Example, error: AudioError) -> None:
         if self.distributed.rank:
@@ -205,8 +202,7 @@ class Trainer:
         if self.distributed.world_size > 1:
             path = path.with_name(f"batch_sizes-{self.distributed.rank}.json")
         config, accumulates = self.training_data.checkpoint.config, self.recipe.batch.accumulate > 1
-        trial = partial(fits, self.learner.network, config, accumulates)
-        sizes = cached_batch_sizes(path, holds_for, buckets, trial)
+        sizes = cached_batch_sizes(path, holds_for, buckets, partial(fits, self.learner.network, config, accumulates))
         if self.distributed.world_size > 1:
             min_count = torch.tensor(sizes, device=self.device)
             dist.all_reduce(min_count, dist.ReduceOp.MIN)
@@ -243,17 +239,10 @@ class Trainer:
         Raises:
             UsageError: too many recordings cannot be read.
         """
-        if self.distributed.rank == 0:
-            names, shown = self.recipe.run.log_to, dataclasses.asdict(self.recipe)
-            self._trackers = Trackers(names, self.folder.path, self.folder.rows() if names else (), shown, self._say)
-        has_failed = True
-        try:
-            is_over = self._run(update)
-            has_failed = False
-        finally:
-            if self._trackers is not None:
-                self._trackers.close(has_failed)
-        return is_over
+        names = () if self.distributed.rank else self.recipe.run.log_to
+        shown = dataclasses.asdict(self.recipe)
+        with Trackers(names, self.folder.path, self.folder.rows, shown, self._say) as self._trackers:
+            return self._run(update)
 
     def _run(self, update: Callable[[], None]) -> bool:
         self._saved_at = perf_counter()
@@ -299,7 +288,8 @@ class Trainer:
 
     @property
     def _is_long_enough(self) -> bool:
-        return self.recipe.run.is_reached(self.progress.epoch, self.progress.step)
+        run, progress = self.recipe.run, self.progress
+        return progress.epoch >= run.epochs if run.max_steps is None else progress.step >= run.max_steps
 
     @property
     def is_stopped_early(self) -> bool:
@@ -352,7 +342,7 @@ class Trainer:
         cannot align count too, because only the loss knows their number.
         """
         self.distributed.sum_gradients(self.weights.masters.values())
-        count = self.distributed.sum(num_labels, self.device)
+        [count] = self.distributed.sums([num_labels], self.device)
         self.progress.step += 1
         norm = self.weights.step(self.share_done, count)
         if count:
@@ -391,10 +381,7 @@ class Trainer:
         values: list[float] = [requested_signal == number for number in _SIGNALS]
         values += [loader.num_unreadable, loader.num_tried]
         values += [count for kind in KINDS for count in (lost.num_lost(kind), lost.num_tried(kind))]
-        if self.distributed.world_size > 1:
-            sums = torch.tensor(values, dtype=torch.float64, device=self.device)
-            dist.all_reduce(sums)
-            values = sums.tolist()
+        values = self.distributed.sums(values, self.device)
         requested, counts = values[: len(_SIGNALS)], values[len(_SIGNALS) :]
         _check_readable("recordings", len(self.examples), *counts[:2])
         for number, kind in enumerate(KINDS, 1):
@@ -459,7 +446,7 @@ class Trainer:
             self._log_validation(validated, gain)
             self._plot()
         num_stale = 0 if self.distributed.rank else self.progress.num_stale
-        self.progress.num_stale = int(self.distributed.sum(num_stale, self.device))  # the others wait here
+        self.progress.num_stale = int(*self.distributed.sums([num_stale], self.device))  # the others wait here
 
     def _keep_best(self, checkpoint: Checkpoint, validated: ValidationResult, dtype: torch.dtype) -> Gain | None:
         """Save a model as `best` if none was better: the start, while no trained model is clearly better than it.
@@ -552,6 +539,7 @@ class Trainer:
                     "max_steps": self.recipe.run.max_steps,
                     "epoch": self.progress.epoch,
                     "batches_done": self.progress.batches_done,
+                    "batches": self.progress.batches,
                     "is_check_due": self._is_validation_due,
                     "batch_sizes": list(self.planner.batch_sizes),
                     **{name: getattr(self.progress, name) for name in _RATES},
@@ -583,64 +571,60 @@ class Trainer:
             raise UsageError(
                 f"{self.folder.path}: holds a run that differs in {' and '.join(different)}; {self.folder.ways_out}"
             )
-        run = self.recipe.run
-        if not self.is_plan and run.length != _former(state, run).length and _is_reached(state, run):
-            epochs, steps = ("epochs", state["epoch"]), ("max_steps", state["weights"]["num_steps"])
-            key, done = epochs if run.max_steps is None else steps
-            given = f"{self.folder.path}: run.{key} {getattr(run, key)}"
-            raise UsageError(f"{given}: this run has had {done} already: give more")
         return state
 
     def _start(self, state: Mapping[str, Any] | None) -> None:
-        # A run that goes on keeps those that it found when it read recordings.
-        if self.distributed.rank == 0 and (state is None or not self.folder.left_out.exists()):
-            self.folder.write_left_out(self.training_data.left_out)
-        self.distributed.barrier()  # ranks add to it
         if state is not None:
             self._restore_state(state)
         elif self.distributed.rank == 0 and not self.is_plan:
             self.folder.start_log()
+        # A run that goes on keeps those that it found when it read recordings.
+        if self.distributed.rank == 0 and (state is None or not self.folder.left_out.exists()):
+            self.folder.write_left_out(self.training_data.left_out)
+        self.distributed.barrier()  # ranks add to it
 
     def _restore_state(self, state: Mapping[str, Any]) -> None:
         self.weights.restore(state["weights"])
         self.progress.epoch, self.progress.batches_done = state["epoch"], state["batches_done"]
         self.progress.step = self.weights.num_steps
-        self.former_length = _former(state, self.recipe.run).length
+        self._check_length(state)
         if state["rated_by"] == self._rated_by:  # rates of another kind cannot be compared
             for name in _RATES:
                 setattr(self.progress, name, state.get(name, 0))  # older versions did not count stale validations
             self.progress.gain, self.progress.exact_gain = (one and Gain(**one) for one in state["gains"])
         self._is_validation_due, self._window = state["is_check_due"], LogWindow(state["window"])
+        self.progress.batches = state.get("batches", 0)  # older versions did not say how many
+        if 0 < self.progress.batches == self.progress.batches_done:
+            self._end_epoch()
         if self.distributed.rank == 0 and not self.is_plan:
             self.folder.truncate_log(self.progress.step, keep_validation=not self._is_validation_due)
 
+    def _check_length(self, state: Mapping[str, Any]) -> None:
+        """Raise UsageError for another length that the run has had already. A plan is of the one that it had then."""
+        run = self.recipe.run
+        former = replace(run, epochs=state["epochs"], max_steps=state.get("max_steps"))  # older versions: epochs alone
+        self.former_length = former.length
+        if self.is_plan and run.epochs and self._is_long_enough:
+            self.recipe = replace(self.recipe, run=former)  # it was longer by --epochs
+        elif not self.is_plan and run.length != former.length and self._is_long_enough:
+            epochs, steps = ("epochs", self.progress.epoch), ("max_steps", self.progress.step)
+            key, done = epochs if run.max_steps is None else steps
+            given = f"{self.folder.path}: run.{key} {getattr(run, key)}"
+            raise UsageError(f"{given}: this run has had {done} already: give more")
+
     def _check_same_on_all_ranks(self, state: Mapping[str, Any] | None) -> None:
         """Raise UsageError if ranks have read different states or data: they would wait for each other for ever."""
-        sizes, position = None, [0, 0, 0]
-        if state is not None:
-            sizes, position = (
-                state["batch_sizes"],
-                [state["epoch"], state["batches_done"], state["weights"]["num_steps"]],
-            )
+        names = ("batch_sizes", "epoch", "batches_done")
+        position = state and ([state[name] for name in names], state["weights"]["num_steps"])
         run = self.recipe.run  # which decides when ranks wait for each other
-        decisive = self._fingerprint, sizes, run.length, run.validate_epochs, run.patience
-        digest = hashlib.blake2b(repr(decisive).encode(), digest_size=7).digest()
-        position.append(int.from_bytes(digest, "big"))
-        ends = torch.tensor([position, [-number for number in position]], device=self.device)
+        decisive = self._fingerprint, position, run.length, run.validate_epochs, run.patience
+        digest = int.from_bytes(hashlib.blake2b(repr(decisive).encode(), digest_size=7).digest(), "big")
+        ends = torch.tensor([digest, -digest], device=self.device)
         dist.all_reduce(ends, dist.ReduceOp.MAX)
-        if ends.sum(0).any():
+        if ends.sum():
             raise UsageError(
                 f"{self.folder.path}: ranks do not find the same state and data; all need the same folder and manifests"
             )
-
-
-def _is_reached(state: Mapping[str, Any], run: RunRecipe) -> bool:
-    return run.is_reached(state["epoch"], state["weights"]["num_steps"])
-
-
-def _former(state: Mapping[str, Any], run: RunRecipe) -> RunRecipe:
-    """Return the settings with the length of the run that saved the state; older versions knew epochs alone."""
-    return replace(run, epochs=state["epochs"], max_steps=state.get("max_steps"))
 
 
 def _check_readable(what: str, total: int, unreadable: float, tried: float) -> None:

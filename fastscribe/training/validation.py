@@ -116,17 +116,13 @@ def _recognizers(
     for request, order in by_request.items():
         options = replace(Options() if request is None else request.options, decoder=decoder)
         if recognizer is None:
-            recognizer = Recognizer.build(checkpoint, device, dtype, options, say=_discard)
+            recognizer = Recognizer.build(checkpoint, device, dtype, options, say=lambda line: None)
         else:
             recognizer.decoder.close()
             build = DECODERS[recognizer.decoder_name].build
-            prompted = build(Parts(recognizer.model, checkpoint, recognizer.device, options, _discard))
+            prompted = build(Parts(recognizer.model, checkpoint, recognizer.device, options, lambda line: None))
             recognizer = replace(recognizer, decoder=prompted)
         yield recognizer, order
-
-
-def _discard(line: str) -> None:
-    pass
 
 
 def _batches(order: Sequence[int], examples: Sequence[Example]) -> list[Any]:

@@ -20,7 +20,7 @@ from fastscribe.errors import UsageError
 from fastscribe.families.model import Model
 from fastscribe.training.changed_model import Head
 from fastscribe.training.lora import add_adapters, merge_adapters
-from fastscribe.training.recipe import OptimiserRecipe, PartRates, Recipe
+from fastscribe.training.recipe import OptimiserRecipe, Recipe
 
 _PREFIXES = {
     "encoder": "encoder",
@@ -82,9 +82,11 @@ class Weights:
     def _groups(self) -> list[dict[str, Any]]:
         """Return what learns, by its part's rate; only matrices decay."""
         groups: dict[float, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
+        rates = {f"{prefix}.": getattr(self.recipe.part_rates, part) for part, prefix in _PREFIXES.items()}
         for name, parameter in self._parameters.items():
             if name in self.masters:
-                decayed, others = groups.setdefault(_rate_of(name, self.recipe.part_rates), ([], []))
+                rate = next((rate for prefix, rate in rates.items() if name.startswith(prefix)), 1.0)
+                decayed, others = groups.setdefault(rate, ([], []))
                 (decayed if parameter.dim() > 1 else others).append(self.masters[name])
         self._group_rates = [rate for rate in groups for _ in range(2)]
         return [
@@ -234,12 +236,6 @@ def _stay_in_eval(self: nn.Module, mode: bool = True) -> nn.Module:
     return self
 
 
-def _rate_of(name: str, rates: PartRates) -> float:
-    """Return the rate of the part that a parameter belongs to."""
-    part = next((part for part, prefix in _PREFIXES.items() if name.startswith(f"{prefix}.")), None)
-    return float(getattr(rates, part)) if part is not None else 1.0
-
-
 def _is_slow_in_bf16(module: nn.Module) -> bool:
     """True for depthwise convolutions on a CPU: their backward pass is up to 15 times as slow as in float32 (docs/log.md)."""
     return isinstance(module, (nn.Conv1d, nn.Conv2d)) and module.groups > 1 and module.weight.device.type == "cpu"
@@ -286,12 +282,8 @@ def choose_trained(model: Model, recipe: Recipe, new_heads: Collection[Head] = (
 
 def num_trained(model: Model, ctc_weight: float) -> int:
     """Return the number of weights that learn: an idle head, which the loss does not depend on, has none."""
-    parts = _used_parts(model, ctc_weight)
-    return sum(weight.numel() for part in parts for weight in part.parameters() if weight.requires_grad)
-
-
-def _used_parts(model: Model, ctc_weight: float) -> list[nn.Module]:
     idle = None
     if model.transducer is not None and model.ctc is not None:
         idle = {0.0: model.ctc, 1.0: model.transducer}.get(ctc_weight)
-    return [part for part in model.children() if part is not idle]
+    parts = [part for part in model.children() if part is not idle]
+    return sum(weight.numel() for part in parts for weight in part.parameters() if weight.requires_grad)

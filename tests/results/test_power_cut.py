@@ -21,7 +21,7 @@ from fastscribe.config import ExportFormat
 from fastscribe.report.files import GENERATOR, write_page
 from fastscribe.results.merge import merge
 from fastscribe.results.shards import Shard
-from fastscribe.training.batch_search import read_batch_sizes, write_batch_sizes
+from fastscribe.training.batch_search import cached_batch_sizes
 from fastscribe.training.state import RunFolder
 from tests.conftest import MODELS
 from tests.fakes.killed_disk import run, sources
@@ -193,9 +193,10 @@ def test_power_cut_while_batch_sizes_are_saved(tmp_path: Path) -> None:
     from fastscribe.training.buckets import Bucket
 
     buckets = [Bucket(1.0, 10)]
-    for state in states_of(path.parent, lambda: write_batch_sizes(path, {}, buckets, [4])):
+    before, after = ((lambda bucket, rows, most=most: rows <= most) for most in (5, 9))
+    for state in states_of(path.parent, lambda: cached_batch_sizes(path, {}, buckets, before)):
         again = remake(tmp_path / "again", state)
-        assert read_batch_sizes(again / path.name, {}, buckets) in (None, (4,))
+        assert cached_batch_sizes(again / path.name, {}, buckets, after) in ((4,), (8,))
     shutil.rmtree(tmp_path / "again")
 
 

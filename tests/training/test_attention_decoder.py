@@ -29,7 +29,7 @@ from fastscribe.training.corpus import Example, Request
 from fastscribe.training.data import check_trainable, prepare
 from fastscribe.training.learner import targets_of
 from fastscribe.training.loss.config import TransducerLossConfig
-from fastscribe.training.network import AttentionLossConfig, Network, new_model, prepare_weights_
+from fastscribe.training.network import Network, new_model, prepare_weights_
 from fastscribe.training.prompts import PromptedEncoder, PromptReader
 from fastscribe.training.recipe import Recipe, parse_recipe
 from fastscribe.training.state import RunFolder
@@ -71,8 +71,7 @@ def features(name: str) -> Features:
 
 def network_of(model: Model, setting: str, num_prompt: int, dropout: float = 0.0) -> Network:
     learns_prompt, smoothing = SETTINGS[setting]
-    config = AttentionLossConfig(1 if learns_prompt else num_prompt, smoothing)
-    return Network(model, TransducerLossConfig(), 0.3, dropout, config)
+    return Network(model, TransducerLossConfig(), 0.3, dropout, 1 if learns_prompt else num_prompt, smoothing)
 
 
 def loss_of(name: str, setting: str, model: Model) -> torch.Tensor:

@@ -11,13 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastscribe.errors import OutputError, UsageError
-from fastscribe.training.batch_search import (
-    cached_batch_sizes,
-    fits,
-    read_batch_sizes,
-    search_batch_sizes,
-    write_batch_sizes,
-)
+from fastscribe.training.batch_search import cached_batch_sizes, fits, search_batch_sizes
 from fastscribe.training.buckets import Bucket
 from fastscribe.training.network import Targets
 from fastscribe.training.trainer import Trainer
@@ -72,35 +66,36 @@ def test_one_row_too_large() -> None:
 
 
 def test_cache(tmp_path) -> None:
-    path, memory = tmp_path / "new" / "sizes.json", Memory(1000)
+    path, memory = tmp_path / "sizes.json", Memory(1000)
     found = cached_batch_sizes(path, WHAT, BUCKETS, memory.fits)
     tried = len(memory.trials)
     assert cached_batch_sizes(path, WHAT, BUCKETS, memory.fits) == found and len(memory.trials) == tried
-    assert [p.name for p in path.parent.iterdir()] == ["sizes.json"]
+    assert [p.name for p in tmp_path.iterdir()] == ["sizes.json"]
     assert cached_batch_sizes(path, WHAT | {"dtype": "float32"}, BUCKETS, Memory(500).fits) != found
-    assert read_batch_sizes(path, WHAT, BUCKETS) is None
-    assert read_batch_sizes(path, WHAT | {"dtype": "float32"}, BUCKETS[1:]) is None
+    for what, buckets in ((WHAT, BUCKETS), (WHAT, BUCKETS[1:])):  # for something else
+        memory.trials.clear()
+        assert cached_batch_sizes(path, what, buckets, memory.fits) == found[-len(buckets) :] and memory.trials
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", "3", '{"batch_sizes": [1]}'])
 def test_damaged_cache(tmp_path, damage) -> None:
-    path = tmp_path / "sizes.json"
+    path, memory = tmp_path / "sizes.json", Memory(1000)
     path.write_text(damage)
-    assert read_batch_sizes(path, WHAT, BUCKETS) is None
+    assert cached_batch_sizes(path, WHAT, BUCKETS, memory.fits) and memory.trials
 
 
 @pytest.mark.parametrize("sizes", [[1, 2, 3], [1, 2, 3, 0], [1, 2, 3, "4"], [1, 2, 3, True], None])
 def test_impossible_sizes_in_cache(tmp_path, sizes) -> None:
     path = tmp_path / "sizes.json"
-    write_batch_sizes(path, WHAT, BUCKETS, (1, 2, 3, 4))
+    found = cached_batch_sizes(path, WHAT, BUCKETS, Memory(1000).fits)
     path.write_text(json.dumps(json.loads(path.read_text()) | {"batch_sizes": sizes}))
-    assert read_batch_sizes(path, WHAT, BUCKETS) is None
+    assert cached_batch_sizes(path, WHAT, BUCKETS, Memory(1000).fits) == found
 
 
 def test_unwritable_cache(tmp_path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OutputError):
-        write_batch_sizes(tmp_path / "file" / "sizes.json", WHAT, BUCKETS, (1, 2, 3, 4))
+        cached_batch_sizes(tmp_path / "file" / "sizes.json", WHAT, BUCKETS, Memory(1000).fits)
 
 
 # --- the trial: a network with a simulated memory ---------------------------------------------------------------------

@@ -397,9 +397,9 @@ def test_bar_fits(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     trainer.share_done, trainer.is_over = 0.5, False
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     display = _Display(trainer, True)
-    display._update()
+    display.update()
     console = Console(width=width, file=io.StringIO())
-    console.print(display._bar.get_renderable())
+    console.print(display.bar.get_renderable())
     line = console.file.getvalue()  # type: ignore[attr-defined]
     assert line.count("\n") == 1 and "50.0 %" in line and line.count(":") == 4
     assert line.startswith("━" * 8 + " " * 9)  # half of sixteen

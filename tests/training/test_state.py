@@ -14,7 +14,7 @@ import torch
 
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.errors import OutputError, UsageError
-from fastscribe.training.batch_search import write_batch_sizes
+from fastscribe.training.batch_search import cached_batch_sizes
 from fastscribe.training.state import RunFolder
 from tests.conftest import MODELS
 
@@ -91,7 +91,7 @@ def test_own_files_accepted(folder: RunFolder) -> None:
     folder.append({"step": 1, "loss": 1.0})
     folder.save_model(folder.best, read_checkpoint(MODELS / "tdt_demo" / "model.nemo"), torch.bfloat16)
     (folder.best / "notes.txt").write_text("mine")
-    write_batch_sizes(folder.batch_sizes, {}, [], [])
+    cached_batch_sizes(folder.batch_sizes, {}, [], lambda bucket, rows: True)
     folder.check()
     folder.save_model(folder.best, read_checkpoint(MODELS / "tdt_demo" / "model.nemo"), torch.bfloat16)
     assert (folder.best / "notes.txt").read_text() == "mine"

@@ -65,7 +65,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> FakeRuns:
 
 
 def trackers(folder: Path, name: Any, rows: Any = (), said: list[str] | None = None) -> Trackers:
-    return Trackers((name,), folder, rows, {"run": {"epochs": 2}}, (said if said is not None else []).append)
+    return Trackers((name,), folder, lambda: rows, {"run": {"epochs": 2}}, (said if said is not None else []).append)
 
 
 def test_names() -> None:
@@ -80,9 +80,8 @@ def test_names() -> None:
 
 def test_a_resumed_run_is_the_same_in_wandb(tmp_path: Path, runs: FakeRuns) -> None:
     for _ in range(2):
-        tracker = trackers(tmp_path, "wandb")
-        tracker.add(STEP)
-        tracker.close()
+        with trackers(tmp_path, "wandb") as tracker:
+            tracker.add(STEP)
     assert len(set(runs.ids)) == 1 and runs.rows[0] == {"step": 10, **flatten(STEP)} and runs.exit_codes == [0, 0]
     RunFolder(tmp_path).clear()
     assert not wandb_id_file(tmp_path).exists()
@@ -91,10 +90,9 @@ def test_a_resumed_run_is_the_same_in_wandb(tmp_path: Path, runs: FakeRuns) -> N
 @pytest.mark.parametrize("failing", ["init", "log", "finish"])
 def test_a_failing_server_is_said_once(tmp_path: Path, runs: FakeRuns, failing: str) -> None:
     runs.failing, said = {failing}, []
-    tracker = trackers(tmp_path, "wandb", said=said)
-    for _ in range(2):
-        tracker.add(STEP)
-    tracker.close()
+    with trackers(tmp_path, "wandb", said=said) as tracker:
+        for _ in range(2):
+            tracker.add(STEP)
     assert said == [f"run.log_to: wandb fails, and the run goes on without it: no server for {failing}"]
 
 
@@ -133,10 +131,9 @@ def test_event_file_of_tensorboard(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "events.out.tfevents.theirs").touch()
     for rows in ((), [STEP]):
-        tracker = trackers(tmp_path, "tensorboard", rows)
-        for row in (STEP, CHECKED)[len(rows) :]:
-            tracker.add(row)
-        tracker.close()
+        with trackers(tmp_path, "tensorboard", rows) as tracker:
+            for row in (STEP, CHECKED)[len(rows) :]:
+                tracker.add(row)
         events = reader.EventAccumulator(str(folder))
         events.Reload()
         assert set(events.Tags()["scalars"]) == {*flatten(STEP), *flatten(CHECKED)}

@@ -218,7 +218,7 @@ def test_a_number_of_steps(manifest: Path, tmp_path: Path) -> None:
 
 def test_the_last_step_is_validated_after_a_sudden_end(manifest: Path, tmp_path: Path) -> None:
     recipe, folder = of_steps(recipe_of(manifest), 2), tmp_path / "run"
-    trainer = trainer_of(recipe, folder)
+    whole, trainer = trainer_of(recipe, tmp_path / "whole"), trainer_of(recipe, folder)
 
     def die() -> None:
         if trainer.progress.step == 2:
@@ -229,6 +229,28 @@ def test_the_last_step_is_validated_after_a_sudden_end(manifest: Path, tmp_path:
         trainer.run(die)
     trainer = trainer_of(recipe, folder)
     assert not trainer.is_over and trainer.run() and "validation" in steps_of(folder)[-1]
+    assert whole.run() and steps_of(folder) == steps_of(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("max_steps", [None, 5])
+def test_an_epoch_ends_once(manifest: Path, tmp_path: Path, max_steps: int | None) -> None:
+    """Its state is of its last batch, and the run dies after the validation that follows."""
+    recipe, folder = of_steps(recipe_of(manifest, run={"epochs": 2}), max_steps), tmp_path / "run"
+    whole, trainer = trainer_of(recipe, tmp_path / "whole"), trainer_of(recipe, folder)
+    assert whole.planner.num_steps(1) == 5 and whole.run()
+
+    def save_or_die() -> None:
+        if trainer.progress.validated is not None:
+            raise Killed
+        if trainer.progress.batches_done == trainer.progress.batches:
+            trainer.save()
+
+    trainer._plot = save_or_die  # type: ignore[method-assign]  # in a validation; its line is already in the log
+    with pytest.raises(Killed):
+        trainer.run(save_or_die)
+    trainer = trainer_of(recipe, folder)
+    assert trainer.progress.epoch == 1 and trainer.run() and trainer.progress.num_stale == whole.progress.num_stale
+    assert steps_of(folder) == steps_of(tmp_path / "whole")
 
 
 def test_early_end(manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,7 +277,7 @@ def test_all_ranks_end_early(manifest: Path, tmp_path: Path, monkeypatch: pytest
     """One rank alone validates; the others have its count."""
     trainer = trainer_of(of_steps(recipe_of(manifest), None, 2), tmp_path / "run")
     trainer.distributed = DistributedContext(rank=1, world_size=2)
-    monkeypatch.setattr(DistributedContext, "sum", lambda ranks, value, device: value + 2.0)
+    monkeypatch.setattr(DistributedContext, "sums", lambda ranks, values, device: [value + 2.0 for value in values])
     trainer.progress.num_stale = 1
     trainer.run_validation()
     assert trainer.progress.num_stale == 2 and trainer.is_over
@@ -545,14 +567,20 @@ def test_ranks_with_different_states(
 ) -> None:
     trainer = trainer_of(recipe_of(manifest), tmp_path, ranks=DistributedContext(0, 2))
 
-    def another_is_a_step_further(ends: torch.Tensor, operation: Any) -> None:
-        ends.copy_(torch.maximum(ends, ends + torch.tensor([[0, 0, 1, 0], [0, 0, -1, 0]])))
+    digests = [0]
 
-    monkeypatch.setattr(dist, "all_reduce", another_is_a_step_further)
+    def another_has_the_digest_before(ends: torch.Tensor, operation: Any) -> None:
+        digests.append(int(ends[0]))
+        ends.copy_(torch.maximum(ends, torch.tensor([digests[-2], -digests[-2]])))
+
+    monkeypatch.setattr(dist, "all_reduce", another_has_the_digest_before)
     trainer.save()
-    for state in (None, trainer.folder.load_state()):
+    state = trainer.folder.load_state()
+    assert state is not None
+    for different in (None, state, {**state, "weights": {"num_steps": 1}}, {**state, "epoch": 1}):
         with pytest.raises(UsageError, match="ranks do not find the same state"):
-            trainer._check_same_on_all_ranks(state)
+            trainer._check_same_on_all_ranks(different)
+    trainer._check_same_on_all_ranks({**state, "epoch": 1})
 
 
 def test_fewer_examples_than_ranks(manifest: Path, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ Shapes: T frames, U labels, W columns of the logits (tokens with blank, then dur
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import torch
 
@@ -51,13 +50,16 @@ def utterance_loss(
     num_frames, num_tokens = len(logits_TUW), logits_TUW.shape[2] - len(config.durations)
     tokens_TUV = logits_TUW[..., :num_tokens].log_softmax(dim=2) - (0.0 if config.as_rnnt else config.sigma)
     durations_TUN = logits_TUW[..., num_tokens:].log_softmax(dim=2)
+    # Frames that a label takes, and column of its duration, for every kind of arc; RNN-T has one without a column.
+    arc_kinds: dict[int, int | None] = {step: column for column, step in enumerate(config.durations)}
+    arc_kinds = {0: None} if config.as_rnnt else arc_kinds
     arriving: dict[tuple[int, int], list[torch.Tensor]] = {(0, 0): [logits_TUW.new_zeros(())]}
     for t in range(num_frames):
         for u in range(len(labels) + 1):
             if (t, u) not in arriving:
                 continue
             alpha = torch.logsumexp(torch.stack(arriving[t, u]), dim=0)
-            for step, duration in _arc_kinds(config):
+            for step, duration in arc_kinds.items():
                 weight = durations_TUN[t, u, duration] if duration is not None else alpha.new_zeros(())
                 blank_step = 1 if config.as_rnnt else step
                 is_last = t + blank_step == num_frames and u == len(labels)
@@ -77,14 +79,6 @@ def _arrive(
     """Add an arc to a node. An arc of probability 0 is dropped: autograd would compute infinity - infinity."""
     if not arc.isneginf():
         arriving.setdefault(node, []).append(alpha + arc)
-
-
-def _arc_kinds(config: TransducerLossConfig) -> Iterator[tuple[int, int | None]]:
-    """(frames that a label takes, column of its duration) for every kind of arc; RNN-T has one without a column."""
-    if config.as_rnnt:
-        yield 0, None
-    else:
-        yield from ((step, column) for column, step in enumerate(config.durations))
 
 
 def _scale_gradient(x: torch.Tensor, factor: float) -> torch.Tensor:

@@ -99,7 +99,14 @@ class Lattice(ABC):
         arcs = tuple(torch.empty(num_cells, *shape, dtype=torch.float32, device=device) for shape in shapes)
         sizes = (num_cells if wants_gradient else 0, num_cells, len(batch.num_frames_B))
         sums = (torch.empty(size, dtype=torch.float64, device=device) for size in sizes)
-        return cls(batch, config, rules_of(config, num_tokens, spoken.blank_id), logits.dtype, arcs, *sums)
+        rules = Rules(
+            num_tokens=num_tokens,
+            blank_id=spoken.blank_id,
+            sigma=np.float32(0.0 if config.as_rnnt else config.sigma),
+            fastemit=np.float32(config.fastemit),
+            clamp=np.float32(np.inf if config.clamp is None else config.clamp),
+        )
+        return cls(batch, config, rules, logits.dtype, arcs, *sums)
 
     def frames(self, start: int, stop: int) -> Self:
         """View the frames [start, stop) of a packed lattice of one utterance, for logits of these frames alone.
@@ -136,16 +143,6 @@ class Lattice(ABC):
         """Sum over the paths. Returns float32 losses [B], infinite without a path."""
         self.sum_paths()
         return (self.log_likelihood_B * -(1.0 + self.config.fastemit)).float()
-
-
-def rules_of(config: TransducerLossConfig, num_tokens: int, blank_id: int) -> Rules:
-    return Rules(
-        num_tokens=num_tokens,
-        blank_id=blank_id,
-        sigma=np.float32(0.0 if config.as_rnnt else config.sigma),
-        fastemit=np.float32(config.fastemit),
-        clamp=np.float32(np.inf if config.clamp is None else config.clamp),
-    )
 
 
 def steps_of(config: TransducerLossConfig) -> tuple[Int64Array, Int64Array]:
