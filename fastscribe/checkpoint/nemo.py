@@ -38,6 +38,7 @@ from fastscribe.checkpoint.value import NEMO_CONFIG_NAME as CONFIG_NAME
 from fastscribe.checkpoint.weights import load_torch
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 from fastscribe.languages import language_tag
+from fastscribe.rooms import refuse_side_model
 from fastscribe.text.tokenizer import MAX_TOKENIZER_BYTES, Tokenizer, from_sentencepiece
 
 WEIGHTS_NAME = "model_weights.ckpt"
@@ -205,8 +206,6 @@ def _read_model(members: Members, where: Path, config_name: str, weights_name: s
     config = parse_yaml(content(members, config_name, MAX_CONFIG_BYTES, where), where, config_name)
     config.where = what  # for messages about its keys
     if str(config.values.get("target")).rpartition(".")[2] not in CLASSES:
-        from fastscribe.rooms import refuse_side_model
-
         refuse_side_model(config.values, where)
     stored_weights = cache(lambda: load_torch(members[weights_name], f"{where}: {weights_name}"))
     with report_invalid_config(f"{where}: {config_name}"):

@@ -91,7 +91,8 @@ class Product:
     @classmethod
     def of(cls, values_RN: torch.Tensor) -> Product:
         """Return a finished product."""
-        return cls(values_RN, *_neutral(*values_RN.shape))
+        rows, outputs = values_RN.shape
+        return cls(values_RN, np.ones(rows, np.float32), np.zeros(outputs, np.float32))
 
     @property
     def arrays(self) -> tuple[AnyArray, Float32Array, Float32Array]:
@@ -564,8 +565,3 @@ def few_threads(num_scores: int) -> Iterator[None]:
 
 def _stored_dtype(stores: str, dtype: torch.dtype) -> torch.dtype:
     return torch.uint8 if stores == "levels" else dtype
-
-
-def _neutral(rows: int, outputs: int) -> tuple[Float32Array, Float32Array]:
-    """Return the scales and the bias that change nothing."""
-    return np.ones(rows, np.float32), np.zeros(outputs, np.float32)
