@@ -23,7 +23,7 @@ import typer
 
 from fastscribe._system import signals
 from fastscribe._system.file_kinds import starts_with
-from fastscribe._system.urls import hide_secrets
+from fastscribe._system.url_secrets import hide_secrets
 from fastscribe.cli.terminal import say
 from fastscribe.errors import FastscribeError, UsageError
 from fastscribe.types import Failure

@@ -44,7 +44,7 @@ def show(line: str, bar: Any = None) -> None:
     and the secrets of URLs are hidden. A closed stderr does not end a run."""
     line = escaped(line)
     if "://" in line:
-        from fastscribe._system.urls import hide_secrets
+        from fastscribe._system.url_secrets import hide_secrets
 
         line = hide_secrets(line)
     with suppress(OSError, ValueError):  # ValueError: stderr is closed

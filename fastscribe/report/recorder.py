@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
-from fastscribe._system.urls import hide_secrets
+from fastscribe._system.url_secrets import hide_secrets
 from fastscribe.types import Failure, Transcript, Utterance
 
 _MAX_POINTS = 256  # of the audio over time

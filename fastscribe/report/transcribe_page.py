@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastscribe._system.text_layout import first_of
-from fastscribe._system.urls import hide_secrets
+from fastscribe._system.url_secrets import hide_secrets
 from fastscribe.cli.app import StdoutClosed
 from fastscribe.cli.run_hooks import RunHook
 from fastscribe.cli.terminal import say

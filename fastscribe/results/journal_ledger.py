@@ -13,7 +13,8 @@ import os
 from collections.abc import Callable
 
 from fastscribe._system.key_counter import KeyCounter
-from fastscribe._system.urls import is_url, unsigned
+from fastscribe._system.url_secrets import unsigned
+from fastscribe._system.urls import is_url
 from fastscribe.audio.failures import relative_id
 from fastscribe.audio.media import LocalFile, medium_of
 from fastscribe.languages import SPOKEN_KEYS

@@ -14,13 +14,9 @@ import torch
 from fastscribe.config import AttentionConfigs, ChunkedAttention, LocalAttention
 from fastscribe.cuda import fp8_format, fp8_triton
 from fastscribe.families.blocks import fp8
-from fastscribe.families.conformer import operations, triton_kernels
-from fastscribe.families.conformer.operations import (
-    POSITION_ROWS_MULTIPLE,
-    TORCH,
-    choose_operations,
-    max_table_distance,
-)
+from fastscribe.families.conformer import gpu_operations, triton_kernels
+from fastscribe.families.conformer.gpu_operations import choose_operations
+from fastscribe.families.conformer.operations import POSITION_ROWS_MULTIPLE, TORCH, max_table_distance
 from fastscribe.families.conformer.triton_kernels import TRITON
 from fastscribe.families.granite.fused_layers import fuse_
 from fastscribe.families.model import optimise_
@@ -119,7 +115,7 @@ def test_layer_norms_that_add() -> None:
 
 def test_the_comparison_accepts_right_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the variants that add products, which are tested after all others."""
-    monkeypatch.setattr(operations, "_LENGTHS", (6, 5, 1, 0))  # the interpreter takes seconds for a frame and bin
+    monkeypatch.setattr(gpu_operations, "_LENGTHS", (6, 5, 1, 0))  # the interpreter takes seconds for a frame and bin
     config = model_config(num_mels=4)
     found = choose_operations(config, torch.float32, torch.device("cpu"), adds_products=True)
     assert found == (TRITON, None)

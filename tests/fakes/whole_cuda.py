@@ -458,10 +458,10 @@ def limit_interpreted(kernels: Any) -> None:
     kernels.TRITON = Operations(*(limited(field.name) for field in fields(Operations)))
 
 
-def shorten(operations: Any) -> None:
+def shorten(gpu_operations: Any) -> None:
     """Compare kernels on short rows."""
-    assert operations._LENGTHS[0] > operations._LENGTHS[1]
-    operations._LENGTHS = (3, 2, 1, 0)
+    assert gpu_operations._LENGTHS[0] > gpu_operations._LENGTHS[1]
+    gpu_operations._LENGTHS = (3, 2, 1, 0)
 
 
 def measure_little(cost_model: Any) -> None:

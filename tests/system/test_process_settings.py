@@ -66,7 +66,7 @@ code = cli._run()
 import torch
 from pathlib import Path
 from fastscribe.checkpoint.reader import read_checkpoint
-from fastscribe.families.conformer.operations import find_wrong_operation
+from fastscribe.families.conformer.gpu_operations import find_wrong_operation
 from fastscribe.families.conformer.operations import TORCH
 config = read_checkpoint(Path(sys.argv[-1])).config.encoder
 print(code, find_wrong_operation(TORCH, config, torch.float32, torch.device("cpu"), adds_products=True), file=sys.stderr)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from threading import Lock
 
+from fastscribe._system import url_secrets  # noqa: F401  # for messages, also when no file can be opened any more
 from fastscribe._system.remote.store import (
     Content,
     RemoteConflict,

@@ -29,12 +29,12 @@ from fastscribe.config import AttentionConfigs, LocalAttention
 from fastscribe.families.blocks.forms import linear_from
 from fastscribe.families.conformer.attention import RelPositionAttention, relative_positions
 from fastscribe.families.conformer.encoder import ConformerLayer, ConvolutionModule, Encoder, FeedForward, Subsampling
+from fastscribe.families.conformer.gpu_operations import choose_operations
 from fastscribe.families.conformer.operations import (
     EPSILON,
     POSITION_ROWS_MULTIPLE,
     TORCH,
     Operations,
-    choose_operations,
     max_table_distance,
 )
 

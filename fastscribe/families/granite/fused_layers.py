@@ -15,7 +15,8 @@ from torch import nn
 
 from fastscribe.families.blocks.forms import linear_from
 from fastscribe.families.conformer.fused_layers import FusedBranches, Norm, add_product_
-from fastscribe.families.conformer.operations import POSITION_ROWS_MULTIPLE, Operations, choose_operations
+from fastscribe.families.conformer.gpu_operations import choose_operations
+from fastscribe.families.conformer.operations import POSITION_ROWS_MULTIPLE, Operations
 from fastscribe.families.granite.encoder import (
     BlockAttention,
     GraniteEncoder,

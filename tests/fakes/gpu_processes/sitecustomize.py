@@ -123,7 +123,7 @@ sys.meta_path.insert(
             "cuda.bindings.driver": _replace_driver,
             "triton.runtime.interpreter": lambda module: _whole_cuda().install_interpreter(module),
             "fastscribe._system.processors": _has_cuda,
-            "fastscribe.families.conformer.operations": lambda module: _whole_cuda().shorten(module),
+            "fastscribe.families.conformer.gpu_operations": lambda module: _whole_cuda().shorten(module),
             "fastscribe.families.conformer.triton_kernels": lambda module: _whole_cuda().limit_interpreted(module),
             "fastscribe.pipeline.cost_model": lambda module: _whole_cuda().measure_little(module),
         }

@@ -23,14 +23,8 @@ import torch.nn.functional as F
 from fastscribe.config import AttentionConfigs, ChunkedAttention, LocalAttention
 from fastscribe.families.conformer import fused_layers
 from fastscribe.families.conformer.config import EncoderConfig, subsampled
-from fastscribe.families.conformer.operations import (
-    POSITION_ROWS_MULTIPLE,
-    TORCH,
-    Operations,
-    choose_operations,
-    find_wrong_operation,
-    max_table_distance,
-)
+from fastscribe.families.conformer.gpu_operations import choose_operations, find_wrong_operation
+from fastscribe.families.conformer.operations import POSITION_ROWS_MULTIPLE, TORCH, Operations, max_table_distance
 from fastscribe.families.model import optimise_
 from fastscribe.fast_paths import RefusedPaths
 from fastscribe.pipeline import model_building

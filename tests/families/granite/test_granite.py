@@ -20,7 +20,8 @@ from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
 from fastscribe.config import Options
 from fastscribe.errors import UnsupportedCheckpoint, UsageError
 from fastscribe.families.blocks.int8 import int8_problem
-from fastscribe.families.conformer.operations import TORCH, find_wrong_operation
+from fastscribe.families.conformer.gpu_operations import find_wrong_operation
+from fastscribe.families.conformer.operations import TORCH
 from fastscribe.families.granite import huggingface as hf_granite
 from fastscribe.families.granite.config import GraniteConfig
 from fastscribe.families.granite.encoder import GraniteEncoder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastscribe._system.urls import hide_secrets, unsigned
+from fastscribe._system.url_secrets import hide_secrets, unsigned
 from fastscribe.audio.failures import input_failure
 from fastscribe.audio.remote_file import RemoteFile
 from fastscribe.results.journal_ledger import key_of
