@@ -157,7 +157,9 @@ class Group:
         self.q_v_HTBK = q_v_HBTK.view(heads, self.num_frames, self.batch, width)
         num_blocks = min(_QUERY_BLOCKS, max(1, self.num_frames // _MIN_QUERIES))
         self.block = -(-self.num_frames // num_blocks)  # queries
-        self.num_positions = aligned(self.num_frames + self.block - 1)  # that a block's queries see
+        self.num_positions = (
+            -(-(self.num_frames + self.block - 1) // _ALIGNMENT) * _ALIGNMENT
+        )  # that a block's queries see
         self.scores_per_head = self.batch * self.num_frames * (self.num_frames + self.num_positions)
 
     def rows_between(self, start: int, stop: int) -> slice:
@@ -542,11 +544,6 @@ class CpuAttention(nn.Module):
             table_HKP = torch.cat(blocks_HRK, 1).transpose(1, 2).contiguous()
             self._kept_table_HKP = table_HKP if 2 * stream.num_frames - 1 <= CACHED_POSITIONS else None
         return table_HKP
-
-
-def aligned(size: int) -> int:
-    """Return the next multiple of _ALIGNMENT."""
-    return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 @contextmanager
