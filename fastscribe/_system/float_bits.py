@@ -19,11 +19,7 @@ _SHRINK, _GROW = np.float32(2.0**-112), np.float32(2.0**112)  # between float16'
 _MIN_OVERFLOW = np.float32(65520.0)  # rounds to infinity in float16
 
 
-def widen_float32(value: Any) -> Any:
-    return value
-
-
-def narrow_float32(value: Any) -> Any:
+def same_float32(value: Any) -> Any:
     return value
 
 
@@ -95,7 +91,7 @@ def value_of_key(key: Any) -> Any:
 
 STORED = {"float32": "float32", "bfloat16": "uint16"}  # numpy's type of an array by torch's, as loops get it
 READERS = {
-    "float32": (widen_float32, narrow_float32),
+    "float32": (same_float32, same_float32),
     "bfloat16": (widen_bfloat16, narrow_bfloat16),
     "float16": (widen_float16, narrow_float16),
 }

@@ -64,18 +64,6 @@ def open_append(path: Path) -> BinaryIO:
     return file
 
 
-def write_temp(path: Path, content: bytes) -> None:
-    """Write the temporary file of `path` without a sync. On an error remove it."""
-    try:
-        with open_temp(path) as file:
-            file.write(content)
-    except InTheWay:
-        raise
-    except OSError as error:
-        discard_temp(path)
-        raise with_path(error, path) from error
-
-
 def discard_temp(path: Path) -> None:
     """Remove the temporary file of `path`, if there is one."""
     if is_regular(temp_path_for(path)):

@@ -88,11 +88,11 @@ def _syllables(text: str) -> list[str]:
     """Return the text, cut where syllables begin if its script writes no spaces between words."""
     if not any(_may_lack_spaces(char) for char in text):
         return [text]
-
     places = [
         place
-        for place in boundaries(text)
-        if not _joins(text[place - 1], text[place])
+        for place in (found.start() for found in _BOUNDARY.finditer(text))
+        if 0 < place < len(text)
+        and not _joins(text[place - 1], text[place])
         and text[place] not in _NO_LINE_START
         and text[place - 1] not in OPENERS
     ]
@@ -132,10 +132,7 @@ def _joins(before: str, after: str) -> bool:
     is_part = "\u1160" <= after <= "\u11ff" or "\U0001f3fb" <= after <= "\U0001f3ff"
     if before == _ZERO_WIDTH_JOINER or is_mark or is_part:
         return True
-    if not _may_lack_spaces(before):
-        return False
-
-    return is_inseparable(before, after)
+    return _may_lack_spaces(before) and is_inseparable(before, after)
 
 
 def _may_split(before: str, after: str) -> bool:
@@ -153,7 +150,6 @@ def _is_wide(char: str) -> bool:
 # Where a word ends needs a dictionary; where some syllables begin does not. Here are the places that are certain by the letters
 # alone, and what never stands apart.
 
-
 # Vowels that are written before the consonant that they follow in speech: Unicode's Logical_Order_Exception.
 LEADING_VOWELS = "\u0e40-\u0e44\u0ec0-\u0ec4\u19b5-\u19b7\u19ba"
 # Vowels and signs behind their consonant that Unicode counts as letters: a, aa, am, long lakkhangyao; repetition, abbreviation.
@@ -161,17 +157,12 @@ _FOLLOWING = "\u0e2f\u0e30\u0e32\u0e33\u0e45\u0e46\u0eaf\u0eb0\u0eb2\u0eb3\u0ebd
 _LAST = "\u0e30\u0e33\u0e46\u0eb0\u0eb3\u0ec6"  # nothing of the same syllable follows
 _STACKERS = "\u17d2\u1039"  # put the next consonant below: Khmer's coeng, Burmese's virama
 
-_BOUNDARY = re.compile(
+_BOUNDARY = re.compile(  # where one syllable certainly ends and another begins
     f"(?=[{LEADING_VOWELS}])|(?<=[{_LAST}])"
     "|(?<!\u17d2)(?=[\u1780-\u17a2][\u17c9\u17ca]?[\u17b6-\u17c5])|(?=[\u17a3-\u17b3])"  # Khmer: an initial has a vowel sign
     "|(?<!\u1039)(?=[\u1000-\u102a\u103f](?!\u1037?[\u1039\u103a]))"  # Burmese: a final has asat, or the next one below it
 )
 _INSEPARABLE = re.compile(f"[{LEADING_VOWELS}{_STACKERS}].|.[{_FOLLOWING}]", re.DOTALL)
-
-
-def boundaries(text: str) -> list[int]:
-    """Return the places inside a text, in characters, where one syllable certainly ends and another begins."""
-    return [found.start() for found in _BOUNDARY.finditer(text) if 0 < found.start() < len(text)]
 
 
 def is_inseparable(before: str, after: str) -> bool:

@@ -58,28 +58,24 @@ def together(count: int, work: Callable[[int, Barrier], None]) -> bool:
     Raises:
         Exception: What `work` raised first.
     """
-    barrier, futures = Barrier(count), []
+    barrier, errors = Barrier(count), list[BaseException]()
 
     def attempt(number: int) -> None:
         try:
             barrier.wait()
             work(number, barrier)
-        except BaseException:
+        except BaseException as error:
+            errors.append(error)
             barrier.abort()
-            raise
 
     pool = _pool(os.getpid(), "together")
     try:
-        futures += [pool.submit(attempt, number) for number in range(1, count)]
+        futures = [pool.submit(attempt, number) for number in range(1, count)]
     except RuntimeError:
         barrier.abort()
         return False
-    errors: list[BaseException] = []
-    try:
-        attempt(0)
-    except BaseException as error:
-        errors.append(error)
-    errors += [failure for future in futures if (failure := future.exception()) is not None]
+    attempt(0)
+    wait(futures)
     for failure in sorted(errors, key=lambda failure: isinstance(failure, BrokenBarrierError)):
         raise failure  # what another thread raised, and not that it broke the barrier
     return True

@@ -88,12 +88,7 @@ class TarIndex:
     """Finds members of archives by name. Each archive is indexed when it is first asked for."""
 
     def __init__(self) -> None:
-        self._archives: dict[str, tuple[dict[str, FilePart], str | None]] = {}
-
-    def _archive(self, path: str) -> tuple[dict[str, FilePart], str | None]:
-        if path not in self._archives:
-            self._archives[path] = _indexed(path)
-        return self._archives[path]
+        self._archive = lru_cache(None)(_indexed)
 
     def problem(self, path: str) -> str | None:
         """Return why not all of an archive can be read; None: it can."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -138,27 +138,18 @@ class Track:
         self.notes: list[str] = []
         self._options = {"ignore_length": "1"} if to_end else {}
         self._file = None if self._path is not None else GuardedFile(medium.open())
-        try:
-            with self._file_errors():
-                self._open_stream()
-        except BaseException:
+        with ExitStack() as on_error:
             if self._file is not None:
-                self._file.close()
-            raise
-        try:
+                on_error.callback(self._file.close)
             with self._file_errors():
+                self._container = on_error.enter_context(closing(_open(self._path, self._file, self._options)))
+                self._take_stream()
                 self._start()
-        except BaseException:
-            self._close_files()
-            raise
+            on_error.pop_all()
 
-    def _open_stream(self) -> None:
-        self._container = _open(self._path, self._file, self._options)
-        try:
-            self._stream = self._pick(self._track)
-        except BaseException:
-            self._container.close()
-            raise
+    def _take_stream(self) -> None:
+        """Choose the track's stream in the container that was opened."""
+        self._stream = self._pick(self._track)
         codec = self._stream.codec_context
         codec.thread_count = 1  # the loader has threads enough
         self._given_names = _take_layout(codec) if codec.name.startswith(_LAYOUT_OF_CONTAINER) else ()
@@ -418,7 +409,8 @@ class Track:
             self._container.close()
             if self._file is not None:
                 self._file.seek(0)
-            self._open_stream()
+            self._container = _open(self._path, self._file, self._options)
+            self._take_stream()
         self._restart_decoder(is_sought=time is not None)
 
     def _restart_decoder(self, is_sought: bool = False) -> None:

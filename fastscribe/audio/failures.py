@@ -36,11 +36,7 @@ _LOCALE = "not in the characters of this locale, which is not UTF-8: set LC_ALL=
 
 
 class ContainerError(Exception):
-    """A container that cannot be read (containers.py); `problem` is one line without the path."""
-
-    def __init__(self, problem: str) -> None:
-        super().__init__(problem)
-        self.problem = problem
+    """A container that cannot be read (containers.py); its text is one line without the path."""
 
 
 class NotAContainer(ContainerError):

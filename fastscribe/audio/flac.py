@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache
 from itertools import islice
 from typing import BinaryIO, NamedTuple
 
@@ -33,6 +33,7 @@ BLOCK_SIZES = {
 _SIZE_BYTES = {6: 1, 7: 2}  # block sizes stored after the frame number
 _RATE_BYTES = {12: 1, 13: 2, 14: 2}  # sample rates stored after the block size
 _FEW_BITS, _MAX_NUMBER_BYTES = 0x80, 7
+_CRC_8, _CRC_16 = 0x107, 0x18005  # polynomials of a header's checksum and of a frame's
 MAGIC = b"fLaC"
 FIRST_SEARCH_BYTES, MAX_SEARCH_BYTES = 1 << 12, 1 << 20  # read at a time, from the end
 MAX_MARKERS = 100_000  # checked; a file with more of them after its last frame passes
@@ -121,7 +122,7 @@ def ends_at(num_samples: int, block_size: int, data: Content) -> bool:
         frame = frame_header(data[at : at + HEADER_BYTES], block_size)
         if frame is not None and frame.end == num_samples:
             return data.find(MAGIC, at) < 0  # else another file follows
-        if frame is not None and _has_valid_checksum(data[at : at + frame.length + 1]):
+        if frame is not None and _checksum(data[at : at + frame.length + 1], _CRC_8) == 0:
             if num_samples == frame.start or next_start == frame.end:  # the last frames end elsewhere
                 return False
             next_start = frame.start
@@ -167,7 +168,7 @@ def find_repeated_start(data: Content, begin: int, length: int) -> int:
     first, at = data[begin : begin + length], begin
     while (at := data.find(first[:3], at + 1)) >= 0:  # the next four bits, the channel coding, may differ
         head = data[at : at + length + 1]
-        if head[4:length] == first[4:] and not (head[3] ^ first[3]) & 15 and _has_valid_checksum(head):
+        if head[4:length] == first[4:] and not (head[3] ^ first[3]) & 15 and _checksum(head, _CRC_8) == 0:
             return at
     return -1
 
@@ -180,7 +181,7 @@ def _has_later_frame(data: Content, begin: int, end: int, block_size: int) -> bo
 
 def valid_header(data: Content, at: int, block_size: int) -> FrameHeader | None:
     frame = frame_header(data[at : at + HEADER_BYTES], block_size)
-    return frame if frame is not None and _has_valid_checksum(data[at : at + frame.length + 1]) else None
+    return frame if frame is not None and _checksum(data[at : at + frame.length + 1], _CRC_8) == 0 else None
 
 
 def frame_header(head: bytes, block_size: int) -> FrameHeader | None:
@@ -212,22 +213,24 @@ def _coded_number(head: bytes, at: int) -> tuple[int, int]:
     return value, length
 
 
-def _has_valid_checksum(header: bytes) -> bool:
-    """Verify the CRC-8 (polynomial 0x07) in the last byte; with that byte included it comes to 0."""
-    value = 0
-    for byte in header:
-        value = _checksums()[value ^ byte]
-    return value == 0
+def _checksum(content: bytes, polynomial: int) -> int:
+    """Return the CRC of a frame or its header. With the stored one, which comes last, it is 0."""
+    value, bits, table = 0, polynomial.bit_length() - 1, _checksums(polynomial)
+    for byte in content:
+        value = value << 8 & (1 << bits) - 1 ^ table[value >> bits - 8 ^ byte]
+    return value
 
 
-@lru_cache(maxsize=1)
-def _checksums() -> bytes:
-    table = bytearray()
+@cache
+def _checksums(polynomial: int) -> list[int]:
+    """Return the CRC of each byte."""
+    bits, table = polynomial.bit_length() - 1, []
     for value in range(256):
+        value <<= bits - 8
         for _ in range(8):
-            value = value << 1 ^ (0x107 if value & 0x80 else 0)
+            value = value << 1 ^ (polynomial if value >> bits - 1 else 0)
         table.append(value)
-    return bytes(table)
+    return table
 
 
 def is_cut_out(data: Content, num_samples: int, is_whole: bool) -> bool:
@@ -253,16 +256,6 @@ def is_cut_out(data: Content, num_samples: int, is_whole: bool) -> bool:
         return False
     for at in islice(markers(data), _MAX_LAST_MARKERS):
         last = valid_header(data, at, block_size)
-        if last is not None and _checksum_16(data[at : len(data)]) == 0:
+        if last is not None and _checksum(data[at : len(data)], _CRC_16) == 0:
             return first.start < last.start and (first.start > 0 or last.end < num_samples)
     return False
-
-
-def _checksum_16(frame: bytes) -> int:
-    """Return the CRC-16 (polynomial 0x8005) of a frame; with its last two bytes included it comes to 0."""
-    value = 0
-    for byte in frame:
-        value ^= byte << 8
-        for _ in range(8):
-            value = (value << 1 ^ (0x18005 if value & 0x8000 else 0)) & 0xFFFF
-    return value

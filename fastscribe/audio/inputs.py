@@ -28,8 +28,6 @@ from fastscribe.audio.input_names import Repeats, hint, meant
 from fastscribe.audio.media import EncodedBytes
 from fastscribe.types import Failure, Source
 
-__all__ = ["Source", "expand"]
-
 _READ_BYTES = 1 << 16
 MAX_BYTES = 1 << 30  # 9 hours of 16-bit mono at 16 kHz, 18 hours of MP3 at 128 kbit/s
 

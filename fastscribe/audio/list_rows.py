@@ -21,11 +21,10 @@ from fastscribe.audio.first_bytes import archive_problem, has_known_format
 from fastscribe.audio.formats import list_kind
 from fastscribe.audio.input_names import meant, meant_beside
 from fastscribe.audio.json_lines import NotAList, not_blank, numbered_rows, starts_rows, wide_encoding
-from fastscribe.audio.kaldi import scp_rows
 from fastscribe.audio.manifest import PATH_NAMES, Span, opened_lines, parse_row, resolve, row_span
 from fastscribe.audio.media import FilePart
 from fastscribe.audio.path_lists import entries_in, path_rows
-from fastscribe.audio.tables import table_rows
+from fastscribe.audio.tables import scp_rows, table_rows
 from fastscribe.errors import FastscribeError, ManifestError
 
 FindMember = Callable[[str, int | None], FilePart]  # of a name and a shard_id; raises KeyError that says what is wrong
@@ -158,7 +157,8 @@ class _Manifest:
         if is_of_lhotse(fields):
             return self._of_lhotse(number, fields)
         if "audio_filepath" not in fields:
-            fields = _named(fields)
+            given = (path for name in PATH_NAMES if isinstance(path := fields.get(name), str) and path)
+            fields = next(({"audio_filepath": path, **fields} for path in given), fields)
         span = row_span(self._path, number, fields)
         span = span._replace(path=meant_beside(self._path, span.path))
         shard = fields.get("shard_id")
@@ -198,14 +198,6 @@ class _Manifest:
         return ListRow(self._path, number, fields, span, part, name)
 
 
-def _named(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with audio_filepath, if another name has a path."""
-    for name in PATH_NAMES:
-        if isinstance(path := fields.get(name), str) and path:
-            return {"audio_filepath": path, **fields}
-    return fields
-
-
 def _made(
     where: str, number: int, fields: dict[str, Any] | ManifestError, folder: ListFolder, id_name: str = ""
 ) -> Row:
@@ -236,12 +228,14 @@ class ListFolder:
         self._folders = list(dict.fromkeys([own, *([os.path.join(own, "clips")] if has_clips else [])]))
         if not is_url(path) and "" not in self._folders:
             self._folders.append("")
-        self._decided = len(self._folders) == 1
 
     def file_of(self, path: str) -> str:
         """Return the path or URL that a row's path means."""
-        if not self._decided and not is_url(path) and not os.path.isabs(path):
-            self._decide(path)
+        is_open = len(self._folders) > 1 and self._looks < _MAX_LOOKS
+        if is_open and not is_url(path) and not os.path.isabs(path):
+            self._looks += 1
+            is_there = ([folder] for folder in self._folders if _exists(self._joined(folder, path)))
+            self._folders = next(is_there, self._folders)
         return self._joined(self._folders[0], path)
 
     def meant(self, path: str) -> str:
@@ -251,13 +245,6 @@ class ListFolder:
     def is_there(self, path: str) -> bool:
         """Return True if a row's path is a file's, in any of the folders."""
         return any(_exists(self._joined(folder, path)) for folder in self._folders)
-
-    def _decide(self, path: str) -> None:
-        found = next((folder for folder in self._folders if _exists(self._joined(folder, path))), None)
-        self._looks += 1
-        if found is not None:
-            self._folders = [found]
-        self._decided = found is not None or self._looks >= _MAX_LOOKS
 
     def _joined(self, folder: str, path: str) -> str:
         if is_url(path) or os.path.isabs(path):

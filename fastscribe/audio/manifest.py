@@ -188,10 +188,8 @@ def line_of(where: str, number: int, row_id: object) -> str:
 
 def _phrases(manifest: str, number: int, fields: Mapping[str, Any]) -> tuple[Phrase, ...]:
     """Return the row's own phrases to boost."""
-    if fields.get("boost") is None:
-        return ()
     try:
-        return phrases_of_row(fields["boost"])
+        return phrases_of_row(fields.get("boost"))
     except PhraseError as error:
         raise ManifestError(manifest, number, str(error)) from None
 

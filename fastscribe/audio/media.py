@@ -149,10 +149,7 @@ class FileObject:
 def _lock_of(file: BinaryIO) -> Lock:
     """Return the one lock of a caller's file, which may be given several times. Each FileObject keeps both alive."""
     with _locks_lock:
-        lock = _file_locks.get(id(file))
-        if lock is None:
-            lock = _file_locks[id(file)] = Lock()
-        return lock
+        return _file_locks.setdefault(id(file), Lock())
 
 
 class _View(PositionedFile):

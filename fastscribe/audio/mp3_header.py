@@ -55,7 +55,9 @@ def mp3_length_s(data: Content) -> tuple[float, bool] | None:
         return None if held_s is None else (held_s, False)
     next_length = frame_bytes.get(data[begin + length : begin + length + 3])
     lengths = [next_length] if xing.is_constant and next_length else list(frame_bytes.values())
-    plausible = _plausible_counts(xing.num_bytes - length, min(lengths) - 1, max(lengths) + 1)
+    rest = xing.num_bytes - length
+    # Plus or minus a few frames: some writers count the first one, some a tag.
+    plausible = range(rest // (max(lengths) + 1) - 2, rest // (min(lengths) - 1) + 3)
     if 0 <= len(data) - begin - xing.num_bytes <= ID3V1_BYTES and xing.num_frames in plausible:
         return None
     held_s = _walk_s(data, begin + length)
@@ -113,11 +115,6 @@ class _XingFrame(NamedTuple):
     num_bytes: int  # from this frame to the end; 0: not stated
     trimmed_samples: int  # encoder delay and padding, which are not played
     is_constant: bool  # constant bit rate: frames differ by a padding byte only
-
-
-def _plausible_counts(num_bytes: int, min_frame_bytes: int, max_frame_bytes: int) -> range:
-    """Possible numbers of frames between the two lengths, plus or minus a few: some writers count the first, some a tag."""
-    return range(num_bytes // max_frame_bytes - 2, num_bytes // min_frame_bytes + 3)
 
 
 def _xing_frame(frame: bytes) -> _XingFrame | None:

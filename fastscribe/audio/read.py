@@ -179,7 +179,7 @@ def _opened(
         reason = getattr(error, "error_string", str(error))
         raise AudioError(audio.path, f"cannot be decoded, damaged or truncated (libsndfile: {reason})") from error
     except ContainerError as error:
-        raise AudioError(audio.path, error.problem) from error
+        raise AudioError(audio.path, str(error)) from error
     except OSError as error:
         raise AudioError(audio.path, system_problem(error)) from error
 

@@ -162,11 +162,11 @@ def _track_header(opened: _Opened) -> Header | None:
     except NotAContainer as error:
         is_audio_on_stdin = source.path == STDIN and has_known_format(opened.head)
         if extension(source.path) in CONTAINER_EXTENSIONS or is_audio_on_stdin:
-            problem = TEXT if is_plain_text(opened.head) else f"{error.problem}: check that a player opens it"
+            problem = TEXT if is_plain_text(opened.head) else f"{error}: check that a player opens it"
             raise opened.error(problem) from error
         return None
     except ContainerError as error:
-        raise opened.error(error.problem) from error
+        raise opened.error(str(error)) from error
     _check_bytes(opened, header.num_samples / max(1, header.sample_rate))
     return header
 

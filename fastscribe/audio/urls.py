@@ -58,11 +58,7 @@ def _one(url: str, found: remote.RemoteObject | None = None, name: str = "") -> 
     if list_kind(url):
         yield Manifest(url)
     else:
-        yield _source(url, name or name_of(url), found)
-
-
-def _source(url: str, name: str, found: remote.RemoteObject | None) -> Source:
-    return Source(path=url, file=RemoteFile(url, found), id=relative_id(name))
+        yield Source(path=url, file=RemoteFile(url, found), id=relative_id(name or name_of(url)))
 
 
 def _exists(url: str) -> bool:
@@ -80,7 +76,7 @@ def _from_folder(url: str, left_out: Counter[str]) -> Iterator[Found]:
         has_objects = True
         if is_audio_name(name):
             has_audio = True
-            yield _source(found.url, name, found)
+            yield from _one(found.url, found, name)
         else:
             count_left_out(left_out, name, "" if is_other_name(name) else NOT_OPENED)
     if has_audio:

@@ -234,9 +234,5 @@ def is_chunk(head: bytes, num_bytes: int) -> bool:
     if head[:4] in _CHUNKS:
         return True
     sizes = (int.from_bytes(head[4:8], order) for order in ("little", "big"))
-    return len(head) >= 8 and is_chunk_name(head[:4]) and any(8 + size <= num_bytes + 1 for size in sizes)
-
-
-def is_chunk_name(four: bytes) -> bool:
-    """Return True if the four bytes can be a chunk's name."""
-    return four.isascii() and four.decode("ascii").isprintable()
+    may_be_name = head[:4].isascii() and head[:4].decode("ascii").isprintable()
+    return len(head) >= 8 and may_be_name and any(8 + size <= num_bytes + 1 for size in sizes)

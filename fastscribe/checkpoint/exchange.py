@@ -91,17 +91,14 @@ def left_out(checkpoint: Checkpoint, to: ExportFormat) -> list[str]:
 
 def sources_with_counters(checkpoint: Checkpoint) -> dict[str, TensorSource]:
     """Return the weights, with a counter of 0 for each BatchNorm that has none: other readers expect all of them."""
-    found = dict(sources_of(checkpoint.weights))
-    for name in list(found):
-        if name.endswith(_BATCH_NORM_SUFFIX):
-            found.setdefault(name.removesuffix(_BATCH_NORM_SUFFIX) + COUNTER_SUFFIX, TensorSource("int64", (), _zero))
-    return found
-
-
-def _zero() -> torch.Tensor:
     import torch
 
-    return torch.zeros((), dtype=torch.int64)
+    found = dict(sources_of(checkpoint.weights))
+    zero = TensorSource("int64", (), lambda: torch.zeros((), dtype=torch.int64))
+    for name in list(found):
+        if name.endswith(_BATCH_NORM_SUFFIX):
+            found.setdefault(name.removesuffix(_BATCH_NORM_SUFFIX) + COUNTER_SUFFIX, zero)
+    return found
 
 
 def stored_dtypes(sources: Mapping[str, TensorSource], dtype: torch.dtype) -> dict[str, torch.dtype]:

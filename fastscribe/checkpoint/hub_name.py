@@ -43,9 +43,5 @@ class HubName:
     def revision(self) -> str:
         return self.pinned or DEFAULT_REVISION
 
-    @property
-    def is_commit(self) -> bool:
-        return is_commit(self.revision)
-
     def __str__(self) -> str:
         return self.repo if self.pinned is None else f"{self.repo}@{self.pinned}"

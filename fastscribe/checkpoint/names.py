@@ -31,14 +31,6 @@ NEMO_TRANSDUCER: Pairs = (
 )
 NEMO_CTC: Pairs = (("^decoder.decoder_layers.0.", "^ctc.output."),)
 NEMO_HYBRID_CTC: Pairs = (("^ctc_decoder.decoder_layers.0.", "^ctc.output."),)
-HUGGINGFACE_HEADS: Pairs = (
-    ("^decoder.embedding.", "^transducer.predictor.embedding."),
-    ("^decoder.lstm.", "^transducer.predictor.lstm."),
-    ("^decoder.decoder_projector.", "^transducer.joint.predictor."),
-    ("^encoder_projector.", "^transducer.joint.encoder."),
-    ("^joint.head.", "^transducer.joint.output."),
-    ("^ctc_head.", "^ctc.output."),
-)
 # Of conformer layers, in NeMo and in Hugging Face's folders.
 BOTH: Pairs = (
     (".norm_self_att.", ".norm_self_attn."),

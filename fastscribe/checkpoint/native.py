@@ -7,26 +7,17 @@ they are read. A tensor W of rows R is stored as int8 values, and as W.row_scale
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
-from typing import TYPE_CHECKING
-
-from fastscribe.checkpoint.lazy_weights import TensorSource
-from fastscribe.errors import CheckpointError
-
-if TYPE_CHECKING:
-    import torch
-
-
 import dataclasses
 import os
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from fastscribe._system.file_kinds import safe_read
-from fastscribe.checkpoint.lazy_weights import LazyWeights
+from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource
 from fastscribe.checkpoint.validate import validate
 from fastscribe.checkpoint.value import (
     FORMAT,
@@ -39,9 +30,12 @@ from fastscribe.checkpoint.value import (
 )
 from fastscribe.checkpoint.weights import load_safetensors
 from fastscribe.config import ATTENTION_KINDS, AttentionConfigs, EncoderSettings, ModelConfig
-from fastscribe.errors import UnsupportedCheckpoint
+from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 from fastscribe.families.registry import ENCODER_KINDS, class_of
 from fastscribe.languages import language_tag
+
+if TYPE_CHECKING:
+    import torch
 
 FORMAT_VERSION = 1
 KEEPS_SPACES_KEY = "keeps_spaces"  # true: keep spaces before punctuation as in training; NeMo removes them
@@ -53,6 +47,9 @@ _SUFFIX = ".row_scales"
 _LEVELS = 127  # on either side of zero
 _MIN_COLUMNS = 32  # shorter rows would save little
 _MIN_SCALE = 1e-30  # of a row of zeros
+_FIRST_KIND = "conformer"  # whose settings have no kind
+INT8 = "int8"
+T = TypeVar("T")
 
 
 def read(folder: Path, stored: Mapping[str, Any]) -> Checkpoint:
@@ -142,10 +139,6 @@ def _language_model(folder: Path, config: ModelConfig) -> Any:
     return language_model.parse(content, path, config.blank_id)
 
 
-_FIRST_KIND = "conformer"  # whose settings have no kind
-T = TypeVar("T")
-
-
 def config_from_json(data: Mapping[str, Any]) -> ModelConfig:
     """Build a config from to_json's output. Raises ValueError that names missing or unknown keys."""
     return _from_mapping(ModelConfig, data, "config")
@@ -191,9 +184,6 @@ def _kind(kinds: tuple[str, ...], default: str, data: Any, where: str) -> str:
     if kind not in kinds:
         raise ValueError(f"{where}: kind {kind!r}, not one of {', '.join(kinds)}")
     return str(kind)
-
-
-INT8 = "int8"
 
 
 def is_stored_in_rows(source: TensorSource) -> bool:

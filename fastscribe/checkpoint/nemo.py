@@ -3,6 +3,9 @@
 The archive holds model_config.yaml (the model section, in which `target` names the class), model_weights.ckpt (a torch state
 dict) and artifacts that the YAML refers to as `nemo:<member>`. Of these only the tokenizer is read. canary-1b-v2 also holds
 a CTC aligner under separate names.
+
+A vocabulary is one SentencePiece model, one of each language, or a list of characters. A path may be of the machine that
+trained the model.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import os
 import re
 import tarfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -36,9 +39,11 @@ from fastscribe.checkpoint.value import (
 )
 from fastscribe.checkpoint.value import NEMO_CONFIG_NAME as CONFIG_NAME
 from fastscribe.checkpoint.weights import load_torch
+from fastscribe.config import MAX_PIECES
 from fastscribe.errors import CheckpointError, UnsupportedCheckpoint
 from fastscribe.languages import language_tag
-from fastscribe.text.tokenizer import MAX_TOKENIZER_BYTES, Tokenizer, from_sentencepiece
+from fastscribe.rooms import refuse_side_model
+from fastscribe.text.tokenizer import MAX_TOKENIZER_BYTES, Tokenizer, from_characters, from_pieces, from_sentencepiece
 
 WEIGHTS_NAME = "model_weights.ckpt"
 ALIGNER_CONFIG_NAME = "timestamps_asr_model_config.yaml"
@@ -52,6 +57,8 @@ _MAX_DIGITS = 1000  # of a number
 # Weights hardly compress, so an archive with a larger ratio is a decompression bomb.
 _MAX_UNPACKED_RATIO = 20
 _ALWAYS_UNPACKED_BYTES = 64 << 20
+_MAX_LANGUAGES = 64  # each has a tokenizer
+_HASH = re.compile(r"^[0-9a-f]{32}_")  # what NeMo puts in front of a file's name
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # libyaml's loader, if PyYAML has it
@@ -205,8 +212,6 @@ def _read_model(members: Members, where: Path, config_name: str, weights_name: s
     config = parse_yaml(content(members, config_name, MAX_CONFIG_BYTES, where), where, config_name)
     config.where = what  # for messages about its keys
     if str(config.values.get("target")).rpartition(".")[2] not in CLASSES:
-        from fastscribe.rooms import refuse_side_model
-
         refuse_side_model(config.values, where)
     stored_weights = cache(lambda: load_torch(members[weights_name], f"{where}: {weights_name}"))
     with report_invalid_config(f"{where}: {config_name}"):
@@ -274,27 +279,83 @@ def parse_yaml(text: bytes, where: object, name: str = CONFIG_NAME) -> Section:
 def _tokenizer(config: Section, members: Members, where: object) -> tuple[Tokenizer, dict[str, Tokenizer]]:
     """Return the tokenizer, and those that an aggregate is made of by language."""
     if "tokenizer" not in config:
-        from fastscribe.checkpoint.nemo_vocabulary import characters
-
-        return characters(config, where), {}
+        return _characters(config, where), {}
     section = config.part("tokenizer")
     if section.choose("type", "bpe", ("bpe", "agg", "multilingual")) == "bpe":
         return _sentencepiece(section, members, where), {}
-    from fastscribe.checkpoint.nemo_vocabulary import aggregate
-
-    return aggregate(section.part("langs"), lambda part: _sentencepiece(part, members, where), where)
+    return _aggregate(section.part("langs"), lambda part: _sentencepiece(part, members, where), where)
 
 
 def _sentencepiece(section: Section, members: Members, where: object) -> Tokenizer:
     section.choose("type", "bpe", ("bpe",))
     member = section.take("model_path", str).removeprefix("nemo:")
     if member not in members:
-        from fastscribe.checkpoint.nemo_vocabulary import member_of_path
-
-        member = member_of_path(member, members, where)
+        member = _member_of_path(member, members, where)
     try:
         return from_sentencepiece(content(members, member, MAX_TOKENIZER_BYTES, where))
     except CheckpointError:
         raise
     except (RuntimeError, ValueError) as error:
         raise CheckpointError(where, f"{member} is not a SentencePiece model: {one_line(error)}") from error
+
+
+def _member_of_path(path: str, members: Collection[str], where: object) -> str:
+    """Return the member with the longest end of the path, or the only one of its name with another hash in front.
+
+    Args:
+        path: A path of any system, absolute or not, which is no member's name.
+        members: Names of the files of the archive or folder.
+        where: The checkpoint, for messages.
+
+    Raises:
+        CheckpointError: There is none, or several may be meant.
+    """
+    parts = [part for part in re.split(r"[/\\]", path) if part not in ("", ".", "..")]
+    ends = ["/".join(parts[start:]) for start in range(len(parts))]
+    found = [end for end in ends if end in members][:1]
+    if not found and parts:
+        name = _HASH.sub("", parts[-1])
+        found = [member for member in members if _HASH.sub("", member.rpartition("/")[2]) == name]
+    if len(found) == 1:
+        return found[0]
+    there = ", ".join(sorted(found or (member for member in members if member.endswith(".model")))[:3])
+    cure = f"; of {there}, one may be meant: unpack it, write nemo:FILE there in the config, and give the folder"
+    raise CheckpointError(where, f"holds no {path}, which a model_path names" + (cure if there else ""))
+
+
+def _aggregate(
+    languages: Section, read: Callable[[Section], Tokenizer], where: object
+) -> tuple[Tokenizer, dict[str, Tokenizer]]:
+    """Return the tokenizer of the section tokenizer.langs, and those that it is made of by language.
+
+    Args:
+        languages: The section.
+        read: Reads the tokenizer of a language's section.
+        where: The checkpoint, for messages.
+
+    Raises:
+        UnsupportedCheckpoint: There are too many languages or pieces.
+    """
+    if not 0 < len(languages.values) <= _MAX_LANGUAGES:
+        supported = f"1 to {_MAX_LANGUAGES}"
+        raise UnsupportedCheckpoint(where, "number of tokenizer.langs", len(languages.values), supported)
+    pieces: list[str] = []
+    parts: dict[str, Tokenizer] = {}
+    for name in languages.values:
+        parts[name] = read(languages.part(name))
+        pieces += parts[name].pieces
+        if len(pieces) > MAX_PIECES:
+            raise UnsupportedCheckpoint(where, "tokenizer.langs", f"{len(pieces):,} pieces", f"up to {MAX_PIECES:,}")
+    return from_pieces(pieces, {name: part.files["tokenizer.model"] for name, part in parts.items()}), parts
+
+
+def _characters(config: Section, where: object) -> Tokenizer:
+    """Return the tokenizer of a config without a section tokenizer. Raises UnsupportedCheckpoint."""
+    candidates = [config.values.get("labels")]
+    for section in ("joint", "decoder"):
+        part = config.values.get(section)
+        candidates.append(part.get("vocabulary") if isinstance(part, dict) else None)
+    labels = next((c for c in candidates if c), None)
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+        raise UnsupportedCheckpoint(where, "labels", labels, "a tokenizer section or a list of characters")
+    return from_characters(labels)

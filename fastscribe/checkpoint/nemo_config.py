@@ -26,6 +26,7 @@ from fastscribe.config import (
 )
 from fastscribe.errors import UnsupportedCheckpoint
 from fastscribe.families.registry import NEMO_ENCODERS, module_of
+from fastscribe.rooms import UNSUPPORTED_CLASSES
 
 # Keys that language_heads() and check_vocabularies() read. The last one, a token's number in its language, has no order.
 _LANGUAGE_KEYS = (
@@ -293,8 +294,6 @@ def heads_of(config: Section, weight_names: Callable[[], Iterable[str]]) -> Head
     name = target.rpartition(".")[2] if isinstance(target, str) else ""
     if name in CLASSES:
         return CLASSES[name]
-    from fastscribe.rooms import UNSUPPORTED_CLASSES
-
     if supported := (_UNSUPPORTED_CLASSES | UNSUPPORTED_CLASSES).get(name):
         raise UnsupportedCheckpoint(config.where, "target", target, supported)
     return _by_weights(tuple(weight_names()), config.where, target)

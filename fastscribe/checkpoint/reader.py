@@ -28,6 +28,7 @@ from fastscribe.errors import CheckpointError, UsageError
 from fastscribe.families.conformer.config import language_prompt_of
 from fastscribe.families.registry import MODEL_TYPES
 from fastscribe.languages import language_tag
+from fastscribe.rooms import refuse_side_model
 
 __all__ = ["Checkpoint", "check_config", "find_nemo_file", "read_checkpoint", "read_for_run"]
 _ENGLISH = frozenset(
@@ -157,8 +158,6 @@ def _read(path: Path, say: Callable[[str], None]) -> Checkpoint:
         return native.read(path, config)
     if config.get("model_type") in MODEL_TYPES:
         return _read_huggingface(path, config)
-    from fastscribe.rooms import refuse_side_model
-
     refuse_side_model(config, path)
     nemo_file = find_nemo_file(path)
     if nemo_file is not None:

@@ -12,7 +12,7 @@ import zipfile
 from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from fastscribe._system.safe_files import write_atomic
 from fastscribe.checkpoint.lazy_weights import ITEM_BYTES, TensorSource
@@ -26,9 +26,10 @@ _FOLDER = "archive"  # of the members in the zip
 _ZIP_VERSION = b"3\n"
 
 
-class _Storage:
-    def __init__(self, key: str, dtype: str, num_elements: int) -> None:
-        self.key, self.dtype, self.num_elements = key, dtype, num_elements
+class _Storage(NamedTuple):
+    key: str
+    dtype: str
+    num_elements: int
 
 
 class _Tensor:
@@ -38,14 +39,10 @@ class _Tensor:
         self.storage, self.shape = storage, shape
 
     def __reduce__(self) -> tuple[Any, ...]:
-        strides: list[int] = []
-        step = 1
-        for size in reversed(self.shape):
-            strides.append(step)
-            step *= size
+        import torch
+
         hooks: OrderedDict[str, Any] = OrderedDict()
-        arguments = (self.storage, 0, self.shape, tuple(reversed(strides)), False, hooks)
-        return _rebuild(), arguments
+        return _rebuild(), (self.storage, 0, self.shape, torch.empty(self.shape, device="meta").stride(), False, hooks)
 
 
 def _rebuild() -> Any:

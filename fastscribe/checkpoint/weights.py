@@ -1,4 +1,8 @@
-"""Headers of safetensors and torch.save files. Reading them checks sizes, reads no values and runs no code of the file."""
+"""Headers of safetensors and torch.save files. Reading them checks sizes, reads no values and runs no code of the file.
+
+The tensor list of a torch.save file is a pickle. Its opcodes and globals are those of a state dict of plain tensors, which
+build only dicts, tuples, numbers, strings and the records below. Everything else is refused before the pickle is loaded.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,15 @@ import io
 import json
 import math
 import pickle
+import pickletools
 import struct
 import zipfile
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from fastscribe._system.file_kinds import safe_open
-from fastscribe.checkpoint import state_pickle
 from fastscribe.checkpoint.lazy_weights import (
     COUNTER_SUFFIX,
     ITEM_BYTES,
@@ -52,6 +57,23 @@ _SAFETENSORS_DTYPES = {theirs: (ours, 8 * ITEM_BYTES[ours]) for ours, theirs in 
     "U32": ("uint32", 32),
     "U64": ("uint64", 64),
 }
+_STORAGES = {
+    "torch FloatStorage": "float32",
+    "torch BFloat16Storage": "bfloat16",
+    "torch HalfStorage": "float16",
+    "torch DoubleStorage": "float64",
+    "torch LongStorage": "int64",
+}
+_ORDERED_DICT, _TENSOR = "collections OrderedDict", "torch._utils _rebuild_tensor_v2"
+_PARAMETER = "torch._utils _rebuild_parameter"
+_GLOBALS = {_ORDERED_DICT, _TENSOR, _PARAMETER, *_STORAGES}
+_OPCODES = (
+    "PROTO STOP BININT BININT1 BININT2 LONG1 BINUNICODE NONE NEWTRUE NEWFALSE BINPUT LONG_BINPUT BINGET LONG_BINGET MARK TUPLE"
+    " EMPTY_TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_DICT SETITEM SETITEMS GLOBAL BINPERSID REDUCE BUILD"
+)
+_KNOWN_OPCODES = frozenset(_OPCODES.split())
+# Stands for EMPTY_DICT, whose dictionary takes any key: EMPTY_TUPLE and BINPERSID, for which _Unpickler makes a _Dict.
+_CHECKED_DICT = b")Q"
 
 
 def load_safetensors(path: Path, allows_int8: bool = False) -> dict[str, TensorSource]:
@@ -147,7 +169,7 @@ def _torch_sources(
         raise CheckpointError(where, f"refused: {len(state)} tensors")
     claimed_bytes, sources = 0, {}
     for name, view in state.items():
-        if not isinstance(view, state_pickle.StorageView):
+        if not isinstance(view, StorageView):
             raise CheckpointError(where, "not a flat dictionary of tensors")
         dtype, item_bytes = view.storage.dtype, ITEM_BYTES[view.storage.dtype]
         _check_dtype(name, dtype, where)
@@ -162,19 +184,10 @@ def _torch_sources(
         last = view.offset + sum((size - 1) * step for size, step in zip(view.shape, view.stride, strict=True))
         if count and not last < view.storage.num_elements <= num_bytes // item_bytes:
             raise ValueError(f"{name[:120]} reaches beyond its storage")
-        stride = None if count == 0 or _is_row_major(view.shape, view.stride) else view.stride
+        stride = view.stride if count else None
         start_byte = start + view.offset * item_bytes
         sources[name] = StoredTensor(file, where, name, dtype, view.shape, start_byte, stride).source()
     return sources
-
-
-def _is_row_major(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
-    step = 1
-    for size, found in zip(reversed(shape), reversed(stride), strict=True):
-        if size > 1 and found != step:
-            return False
-        step *= size
-    return True
 
 
 def _read_zip(file: RandomAccess, where: object) -> tuple[object, dict[str, tuple[int, int]]]:
@@ -194,7 +207,7 @@ def _read_zip(file: RandomAccess, where: object) -> tuple[object, dict[str, tupl
         pickles = [member for member in members if member.filename.endswith("/data.pkl")]
         if len(pickles) != 1 or pickles[0].file_size > _MAX_PICKLE_BYTES:
             raise CheckpointError(where, "refused: not one list of tensors, or one of an absurd size")
-        state = state_pickle.parse(archive.read(pickles[0]))
+        state = parse_pickle(archive.read(pickles[0]))
         folder = pickles[0].filename.removesuffix("data.pkl")
         byte_order = [archive.read(member) for member in members if member.filename == folder + "byteorder"]
         if byte_order not in ([], [b"little"]):
@@ -233,3 +246,94 @@ def _check_directory(file: RandomAccess, where: object) -> None:
         size, start = struct.unpack("<QQ", tail[40:56])
     if start + size != end or size > _MAX_DIRECTORY_BYTES:
         raise zipfile.BadZipFile("its directory is not where it says, or of an absurd size")
+
+
+class Storage(NamedTuple):
+    """The member `data/<key>` of the zip, with `num_elements` numbers."""
+
+    key: str
+    dtype: str
+    num_elements: int
+
+
+class StorageView(NamedTuple):
+    """A tensor in a storage; offset and stride are in elements."""
+
+    storage: Storage
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+
+class _Dict(dict[Any, Any]):
+    """Every dictionary of a pickle. Its keys are text: the hash of nested tuples may take years, or all of the stack."""
+
+    def __setitem__(self, key: object, value: object) -> None:
+        if not isinstance(key, str):
+            raise pickle.UnpicklingError("a dictionary's key is no text")
+        super().__setitem__(key, value)
+
+    def __setstate__(self, state: object) -> None:
+        """Leave out attributes, such as the versions of modules."""
+
+
+class _Global(NamedTuple):
+    """A name in a pickle."""
+
+    name: str
+
+    def __call__(self, *arguments: object) -> object:
+        """Return what the pickle builds by a call."""
+        match self.name, arguments:
+            case name, () if name == _ORDERED_DICT:
+                return _Dict()
+            case name, (StorageView() as view, bool(), dict()) if name == _PARAMETER:
+                return view
+            case name, (Storage() as storage, int(offset), tuple(shape), tuple(stride), bool(), dict(), *more) if (
+                name == _TENSOR and not any(more)  # flags such as "negated"
+            ):
+                if len(shape) == len(stride) and all(type(n) is int and n >= 0 for n in (offset, *shape, *stride)):
+                    return StorageView(storage, offset, shape, stride)
+        raise pickle.UnpicklingError(f"REDUCE {self.name}")
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> _Global:
+        return _Global(f"{module} {name}")
+
+    def persistent_load(self, identity: object) -> Storage | _Dict:
+        match identity:
+            case ():
+                return _Dict()
+            case ("storage", _Global(name), str(key), str(), int(num_elements)) if name in _STORAGES:
+                return Storage(key, _STORAGES[name], num_elements)
+        raise pickle.UnpicklingError("an invalid storage")
+
+
+def parse_pickle(content: bytes) -> object:
+    """Parse a pickle.
+
+    Args:
+        content: bytes of data.pkl.
+
+    Returns:
+        The object, with a StorageView for each tensor.
+
+    Raises:
+        UnpicklingError: names an opcode or global that a state dict does not need.
+        AttributeError, EOFError, LookupError, TypeError, ValueError: the content is damaged.
+    """
+    checked, end = io.BytesIO(), 0
+    for opcode, argument, position in pickletools.genops(content):
+        is_known = opcode.name in _KNOWN_OPCODES and (opcode.name != "GLOBAL" or argument in _GLOBALS)
+        # It takes memory for all up to it.
+        is_far = opcode.name == "LONG_BINPUT" and (argument or 0) > len(content)
+        if not is_known or is_far:
+            raise pickle.UnpicklingError(f"{opcode.name} {str(argument)[:100]}")
+        if opcode.name == "EMPTY_DICT":
+            assert position is not None
+            checked.write(content[end:position] + _CHECKED_DICT)
+            end = position + 1
+    checked.write(content[end:])
+    checked.seek(0)
+    return _Unpickler(checked).load()

@@ -33,21 +33,18 @@ _OWN_ROWS = ("ctc.output.weight", "ctc.output.bias")
 
 
 def language_heads(config: Section, is_hybrid: bool) -> tuple[str, ...]:
-    """Return the languages of a NeMo checkpoint with outputs for each, in the vocabulary's order; none for others.
+    """Return the languages of a NeMo checkpoint with outputs for each, in the vocabulary's order.
 
     Args:
-        config: The whole model_config.yaml.
+        config: The whole model_config.yaml, with a tokenizer of the type "multilingual".
         is_hybrid: True if the model has a transducer and a CTC head.
 
     Raises:
         UnsupportedCheckpoint: The parts of the config disagree.
     """
-    tokenizer = config.part("tokenizer", optional=True)
-    if tokenizer.get("type", None) != "multilingual":
-        return ()
     if not is_hybrid:
         raise UnsupportedCheckpoint(config.where, "tokenizer.type", "multilingual", "bpe, agg; multilingual in hybrids")
-    languages = tuple(tokenizer.part("langs").values)
+    languages = tuple(config.part("tokenizer").part("langs").values)
     untagged = next((name for name in languages if language_tag(name) != name), None)
     if untagged is not None:
         raise UnsupportedCheckpoint(config.where, "tokenizer.langs", untagged, "codes of languages")

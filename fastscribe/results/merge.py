@@ -28,7 +28,6 @@ from fastscribe._system.safe_files import (
     sync_folder,
     sync_path,
     temp_path_for,
-    write_temp,
 )
 from fastscribe.errors import UsageError
 from fastscribe.fast_paths import first_reasons
@@ -121,7 +120,8 @@ def _write(merged: MergeResult, own: Paths, ordered: bool) -> None:
     try:
         _write_rows(merged, own, ordered, with_journal=not has_shards)
         sizes = {name: temp_path_for(path).stat().st_size for path, name in written.items()}
-        write_temp(own.report, (json.dumps(merged_report(merged) | sizes, indent=2) + "\n").encode())
+        with open_temp(own.report) as report:
+            report.write((json.dumps(merged_report(merged) | sizes, indent=2) + "\n").encode())
         for path in (own.report, *written):
             sync_path(temp_path_for(path))
         remove(own.journal)  # of an earlier merge, whose rows go

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from fastscribe.audio import unusual_header
 from fastscribe.audio.flac import (
-    _has_valid_checksum,
+    _CRC_8,
+    _checksum,
     after_blocks,
     ends_at,
     flac_ends_at,
@@ -128,7 +129,7 @@ def renumbered(content: bytes, num_blocks: int) -> bytes:
     for number in range(1, num_blocks):
         at = next(at for at in range(len(content)) if content[at : at + 2] == b"\xff\xf8" and content[at + 4] == number)
         head = content[at : at + 4] + b"\0" + content[at + 5 : at + 5 + 2 * (content[at + 2] >> 4 == 7)]
-        checksum = next(value for value in range(256) if _has_valid_checksum(head + bytes([value])))
+        checksum = next(value for value in range(256) if _checksum(head + bytes([value]), _CRC_8) == 0)
         content = content[:at] + head + bytes([checksum]) + content[at + len(head) + 1 :]
     return content
 

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from fastscribe.audio.failures import relative_id
-from fastscribe.audio.inputs import Source, expand
+from fastscribe.audio.inputs import expand
 from fastscribe.audio.probe import probe
 from fastscribe.errors import AudioError
 from fastscribe.results.paths import Paths
 from fastscribe.results.shards import Shard
-from fastscribe.types import Failure
+from fastscribe.types import Failure, Source
 
 posix_names = pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="file names are bytes on Linux only")
 

@@ -21,10 +21,10 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from fastscribe.checkpoint import lazy_weights, native_writer, state_pickle
+from fastscribe.checkpoint import lazy_weights, native_writer
 from fastscribe.checkpoint.lazy_weights import FileBytes, LazyWeights, MemoryBytes, TensorSource, sources_of
 from fastscribe.checkpoint.reader import Checkpoint, read_checkpoint
-from fastscribe.checkpoint.weights import load_torch
+from fastscribe.checkpoint.weights import load_torch, parse_pickle
 from fastscribe.config import Options
 from fastscribe.errors import CheckpointError, WeightsMismatch
 from fastscribe.families.model import Model, build_model
@@ -341,7 +341,7 @@ def test_file_truncated_after_open(tmp_path: Path) -> None:
         build_model(loaded.config, loaded.weights, path)
 
 
-# Content that state_pickle.py refuses; attacks are in test_hostile_checkpoints.py
+# Content that weights.py refuses; attacks are in test_hostile_checkpoints.py
 
 
 def test_unusual_torch_files() -> None:
@@ -370,7 +370,7 @@ def test_unusual_torch_files() -> None:
 )
 def test_unusual_pickles(pickled: bytes) -> None:
     with pytest.raises((pickle.UnpicklingError, AttributeError, ValueError, LookupError, TypeError, EOFError)):
-        state_pickle.parse(pickled)
+        parse_pickle(pickled)
 
 
 @pytest.mark.parametrize("name", ["tdt_demo/model.nemo", "hf_ctc"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fastscribe.checkpoint import hub, location
-from fastscribe.checkpoint.hub_name import HubName
+from fastscribe.checkpoint.hub_name import HubName, is_commit
 from fastscribe.checkpoint.location import locate
 from fastscribe.errors import CheckpointError, UsageError
 
@@ -50,7 +50,7 @@ def test_hub_names(requests: list, tmp_path: Path) -> None:
         assert find(text) == tmp_path / "from the hub"
         assert requests[-1] == (name, True)
     revisions = (None, "v1", COMMIT[:7], COMMIT)
-    assert [revision for revision in revisions if HubName("a/b", revision).is_commit] == [COMMIT]
+    assert [revision for revision in revisions if is_commit(HubName("a/b", revision).revision)] == [COMMIT]
 
 
 def test_mistyped_path(requests: list, tmp_path: Path) -> None:

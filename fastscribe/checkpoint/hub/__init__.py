@@ -59,7 +59,7 @@ def download(
     library = _library(name)
     chosen = partial(choose, side_model=side_model)
     model = _Model(library, name, say, show_progress, chosen)
-    if name.is_commit and (path := model.cached()):
+    if is_commit(name.revision) and (path := model.cached()):
         return path
     if library.constants.HF_HUB_OFFLINE:
         if path := model.cached():

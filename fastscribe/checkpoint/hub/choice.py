@@ -122,7 +122,6 @@ def _unsupported(folder: Path, name: HubName) -> CheckpointError | None:
 
 
 def _config(folder: Path) -> dict[str, Any]:
-
     config = read_json(folder / CONFIG)
     return config if isinstance(config, dict) else {}
 
@@ -130,7 +129,6 @@ def _config(folder: Path) -> dict[str, Any]:
 def _weights(name: HubName, files: Collection[str], fetch: Callable[[list[str]], Path]) -> list[str]:
     if INDEX not in files:
         return [WEIGHTS]
-
     shards = shard_names(fetch([INDEX]) / INDEX)
     lost = sorted(set(shards) - set(files))
     if lost:

@@ -59,16 +59,15 @@ class PackedTimeConv(nn.Module):
     def __init__(self, conv: TimeConv) -> None:
         super().__init__()
         self.dtype, self.bias = conv.dtype, None if conv.bias is None else conv.bias.detach()
-        self.stride, self.padding, self.dilation, self.groups = conv.settings
+        stride, padding, dilation, groups = conv.settings
+        self._settings = (padding, stride, dilation, groups)
         example = (1, conv.in_channels, 1, _TYPICAL_FRAMES)
         weight = conv.weight.detach().unsqueeze(2).to_mkldnn()
-        settings = (self.padding, self.stride, self.dilation, self.groups)
-        self.weight = torch._C._nn.mkldnn_reorder_conv2d_weight(weight, *settings, example)  # type: ignore[call-arg, arg-type]
+        self.weight = torch._C._nn.mkldnn_reorder_conv2d_weight(weight, *self._settings, example)  # type: ignore[call-arg, arg-type]
 
     def forward(self, x_BC1T: torch.Tensor) -> torch.Tensor:
-        settings = (self.padding, self.stride, self.dilation, self.groups)
         convolve: Callable[..., torch.Tensor] = torch.ops.mkldnn._convolution_pointwise
-        return convolve(x_BC1T, self.weight, self.bias, *settings, "none", [], "")
+        return convolve(x_BC1T, self.weight, self.bias, *self._settings, "none", [], "")
 
 
 class PackedPointwise(nn.Module):

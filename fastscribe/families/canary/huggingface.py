@@ -80,10 +80,6 @@ def read_model(folder: Path, section: Section, model: ModelConfig) -> Checkpoint
     return Checkpoint(folder, "huggingface", model, tokenizer, whole)
 
 
-def vocab_size(config: Section) -> int:
-    return config.positive("vocab_size", 16384)
-
-
 def aed(config: Section, decoder: Section, d_model: int) -> AedConfig:
     """Convert the decoder's config.
 
@@ -98,7 +94,7 @@ def aed(config: Section, decoder: Section, d_model: int) -> AedConfig:
     Raises:
         UnsupportedCheckpoint: names the key and value that are not supported.
     """
-    num_classes = vocab_size(config)
+    num_classes = config.positive("vocab_size", 16384)
     config.choose("tie_word_embeddings", True, (True,))
     decoder.choose("vocab_size", 16384, (num_classes,))
     decoder.choose("attention_bias", True, (True,))

@@ -91,7 +91,8 @@ class Product:
     @classmethod
     def of(cls, values_RN: torch.Tensor) -> Product:
         """Return a finished product."""
-        return cls(values_RN, *_neutral(*values_RN.shape))
+        rows, outputs = values_RN.shape
+        return cls(values_RN, np.ones(rows, np.float32), np.zeros(outputs, np.float32))
 
     @property
     def arrays(self) -> tuple[AnyArray, Float32Array, Float32Array]:
@@ -156,7 +157,9 @@ class Group:
         self.q_v_HTBK = q_v_HBTK.view(heads, self.num_frames, self.batch, width)
         num_blocks = min(_QUERY_BLOCKS, max(1, self.num_frames // _MIN_QUERIES))
         self.block = -(-self.num_frames // num_blocks)  # queries
-        self.num_positions = aligned(self.num_frames + self.block - 1)  # that a block's queries see
+        self.num_positions = (
+            -(-(self.num_frames + self.block - 1) // _ALIGNMENT) * _ALIGNMENT
+        )  # that a block's queries see
         self.scores_per_head = self.batch * self.num_frames * (self.num_frames + self.num_positions)
 
     def rows_between(self, start: int, stop: int) -> slice:
@@ -543,11 +546,6 @@ class CpuAttention(nn.Module):
         return table_HKP
 
 
-def aligned(size: int) -> int:
-    """Return the next multiple of _ALIGNMENT."""
-    return -(-size // _ALIGNMENT) * _ALIGNMENT
-
-
 @contextmanager
 def few_threads(num_scores: int) -> Iterator[None]:
     """Let operators on few scores run in this thread: waking others takes longer."""
@@ -564,8 +562,3 @@ def few_threads(num_scores: int) -> Iterator[None]:
 
 def _stored_dtype(stores: str, dtype: torch.dtype) -> torch.dtype:
     return torch.uint8 if stores == "levels" else dtype
-
-
-def _neutral(rows: int, outputs: int) -> tuple[Float32Array, Float32Array]:
-    """Return the scales and the bias that change nothing."""
-    return np.ones(rows, np.float32), np.zeros(outputs, np.float32)

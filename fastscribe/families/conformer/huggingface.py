@@ -11,7 +11,7 @@ from typing import get_args
 
 from fastscribe.checkpoint.huggingface import HARMLESS, extractor_of, read_weights
 from fastscribe.checkpoint.lazy_weights import LazyWeights, TensorSource
-from fastscribe.checkpoint.names import BOTH, HUGGINGFACE_HEADS, Pairs, Patterns, reading, rename, rename_back
+from fastscribe.checkpoint.names import BOTH, Pairs, Patterns, reading, rename, rename_back
 from fastscribe.checkpoint.value import Checkpoint, Section, read_tokenizer
 from fastscribe.config import (
     ChunkedAttention,
@@ -34,7 +34,12 @@ HUGGINGFACE: Pairs = (
     (".self_attn.relative_k_proj.", ".self_attn.linear_pos."),
     (".self_attn.bias_u", ".self_attn.pos_bias_u"),
     (".self_attn.bias_v", ".self_attn.pos_bias_v"),
-    *HUGGINGFACE_HEADS,
+    ("^decoder.embedding.", "^transducer.predictor.embedding."),
+    ("^decoder.lstm.", "^transducer.predictor.lstm."),
+    ("^decoder.decoder_projector.", "^transducer.joint.predictor."),
+    ("^encoder_projector.", "^transducer.joint.encoder."),
+    ("^joint.head.", "^transducer.joint.output."),
+    ("^ctc_head.", "^ctc.output."),
     ("^prompt_projector.linear_1.", "^encoder.language_prompt.inner."),
     ("^prompt_projector.linear_2.", "^encoder.language_prompt.outer."),
 )

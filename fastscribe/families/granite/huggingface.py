@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastscribe._system.file_kinds import safe_read
 from fastscribe.checkpoint.huggingface import HARMLESS, extractor_of, read_weights
@@ -21,9 +21,6 @@ from fastscribe.config import FeaturesConfig, ModelConfig
 from fastscribe.errors import UnsupportedCheckpoint
 from fastscribe.families.granite.config import GRANITE_STACKED, GraniteConfig
 from fastscribe.text.tokenizer import MAX_TOKENIZER_BYTES, Tokenizer, from_huggingface
-
-if TYPE_CHECKING:
-    import torch
 
 _DELTAS = 2  # a mel frame and its difference in time
 _TRAINING = ("ctc_loss_reduction", "ctc_zero_infinity")
@@ -158,10 +155,7 @@ def add_missing_weights(weights: Mapping[str, TensorSource]) -> dict[str, Tensor
 
 
 def _blank_last(source: TensorSource, axis: int) -> TensorSource:
-    def read() -> torch.Tensor:
-        return source.read().roll(-1, axis)
-
-    return replace(source, read=read)
+    return replace(source, read=lambda: source.read().roll(-1, axis))
 
 
 def tokenizer_of(folder: Path, num_labels: int) -> Tokenizer:
