@@ -66,11 +66,6 @@ def test_a_merged_report_adds_up_gaps() -> None:
     assert [merged[name] for name in ("gaps", "gap_s")] == [2, 4.0]
 
 
-def test_no_price_no_cost() -> None:
-    assert stats().usd_per_1000_audio_hours is None
-    assert stats().to_json()["usd_per_1000_audio_hours"] is None
-
-
 def test_empty_run_has_no_division_by_zero() -> None:
     empty = stats(audio_s=0.0, wall_s=0.0, padded_frames=0, real_frames=0, usd_per_hour=1.0)
     assert (empty.rtfx, empty.padding_share, empty.usd_per_1000_audio_hours) == (0.0, 0.0, None)
