@@ -70,7 +70,7 @@ def _spellings(path: str) -> Iterator[str]:
     else:
         yield path
     if path.startswith("~"):
-        yield os.path.expanduser(path)
+        path = os.path.expanduser(path)
     slashed = path.replace("\\", "/")
     for spelling in dict.fromkeys((path, slashed)):
         yield from (spelling, normalize("NFC", spelling), normalize("NFD", spelling))

@@ -62,7 +62,7 @@ def expand(
 
 
 def _expand(path: str, stdin: Iterable[bytes] | None, left_out: Counter[str]) -> Iterator[Found]:
-    path = meant(path)
+    path = meant(path, _is_there)
     if path == STDIN and stdin is None and sys.stdin is None:
         yield input_failure(STDIN, "stdin is closed")
     elif path == STDIN:
@@ -78,6 +78,15 @@ def _expand(path: str, stdin: Iterable[bytes] | None, left_out: Counter[str]) ->
         yield from from_pattern(path, left_out, _from_path)
     else:
         yield from _from_path(path, os.path.basename(path), left_out)
+
+
+def _is_there(path: str) -> bool:
+    """Return True if a path names something, or a pattern begins in a folder that is there."""
+    if MAGIC.search(path) is None or os.path.lexists(path):
+        return os.path.lexists(path)
+    from fastscribe.audio.folders import split_pattern
+
+    return os.path.lexists(split_pattern(path)[0])
 
 
 def _from_url(url: str, left_out: Counter[str], has_patterns: bool) -> Iterator[Found]:

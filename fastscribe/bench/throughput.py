@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from fastscribe._system.text_layout import count_of
 from fastscribe.audio.formats import STDIN
 from fastscribe.audio.inputs import expand
 from fastscribe.bench import roofline, speed, throughput_passes
@@ -151,7 +152,7 @@ def _about(measurement: Measurement, chosen: Subject, passes: int) -> Iterator[s
     count, copies, rtfx = len(measurement.lengths_s), measurement.recordings.copies, measurement.recordings.rtfx
     often = f", {copies} times a pass" if copies > 1 else ""
     yield (
-        f"{chosen.name} on {measurement.transcriber._recognizer.facts.device_name}: {count} utterances of "
+        f"{chosen.name} on {measurement.transcriber._recognizer.facts.device_name}: {count_of(count, 'utterance')} of "
         f"{measurement.audio_s / count:.1f} s on average, {measurement.audio_s:.0f} s of audio{often}"
     )
     if rtfx is not None:

@@ -66,6 +66,8 @@ def read_checkpoint(path: str | Path, say: Callable[[str], None] = lambda line: 
         checkpoint = _read(path, say)
     except MemoryError as error:
         raise CheckpointError(path, "needs more memory than there is") from error
+    except PermissionError as error:
+        raise CheckpointError(path, "permission denied") from error
     prompt = language_prompt_of(checkpoint.config)
     if prompt is not None:
         from fastscribe.families.nemotron import known_languages

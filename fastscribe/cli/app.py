@@ -108,7 +108,8 @@ class Command(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the groups without the limits of numbers, which an error names.
 
-        A command with --help-all writes the options that are declared with everyday=True, and how to see the others.
+        A command with --help-all writes the options that are declared with everyday=True, and how to see the others. One whose
+        recordings may fail names its exit codes.
         """
         groups = self.grouped(ctx)
         options = [one for name, group in groups.items() for one in group if name != "Arguments"]
@@ -122,10 +123,12 @@ class Command(TyperCommand):
                 is_argument = name == "Arguments"  # to whose metavar typer adds its type
                 written = [((is_argument and one.metavar) or names, text) for one, (names, text) in records]
                 formatter.write_dl([(names, LIMIT.sub("", text)) for names, text in written])
-        if is_short:
+        notes = [f"All {len(options)} options, in groups: {ctx.command_path} --help-all"] if is_short else []
+        notes += [_EXIT_CODES] if any(one.name == "allow_failures" for one in options) else []
+        if notes:
             formatter.write_paragraph()
             with formatter.indentation():
-                formatter.write_text(f"All {len(options)} options, in groups: {ctx.command_path} --help-all")
+                formatter.write_text("\b\n" + "\n".join(notes))
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the usage with INPUTS... where typer has {INPUTS}..."""
@@ -239,6 +242,7 @@ WHEN_STOPPED: list[Callable[[], str]] = []  # says what a run has done that a si
 EVERYDAY: set[str] = set()  # options that are declared so
 _SHOWS_ALL = "fastscribe.shows_all"  # key of a context's meta
 
+_EXIT_CODES = "Exit codes: 0 done, 1 some failed, 3 failed earlier (docs/transcribe.md)"
 MODEL_HELP = ".nemo file, Hugging Face folder or name (organisation/model[@revision]), or fastscribe folder."
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fastscribe._system.text_layout import count_of
 from fastscribe._system.urls import is_url
 from fastscribe.cli.app import app, option
 from fastscribe.cli.run_options import AllowFailures, allowed_failures
@@ -47,8 +48,9 @@ def merge(
             merged = merge_folders([Path(folder) for folder in folders], Path(destination), ordered)
     except OSError as error:
         raise UsageError(f"{error.filename or destination}: {error.strerror or error}") from error
-    files = sum(len(result.entries) for result in merged.results)
-    say(f"{destination}: {files} files ({merged.failed} failed), from {len(merged.results)} of {merged.count} shards")
+    num_files = sum(len(result.entries) for result in merged.results)
+    counted = f"{count_of(num_files, 'file')} ({merged.failed} failed)"
+    say(f"{destination}: {counted}, from {len(merged.results)} of {merged.count} shards")
     for what, numbers in (
         ("missing", merged.missing),
         ("not complete, run them again", merged.incomplete),
@@ -56,7 +58,7 @@ def merge(
     ):
         if numbers:
             say(f"{what}: {', '.join(f'{number}/{merged.count}' for number in numbers)}")
-    has_failed = not allowed.allow(merged.failed, files)
+    has_failed = not allowed.allow(merged.failed, num_files)
     if has_failed:
         say("files failed: --retry-failed on each shard tries them again, and --allow-failures accepts them")
     if merged.missing or merged.incomplete or merged.outdated or has_failed:

@@ -43,7 +43,7 @@ def request_of(job: TranscribeJob) -> str | None:
 
     None: a room loads the model, or the run reads files about speakers. Raises OSError.
     """
-    if job.loading_hook is not None or job.options.has_speakers:
+    if job.loading_hook is not None or job.options.needs_whole_recordings:
         return None
     given = {field.name: repr(getattr(job.options, field.name)) for field in fields(job.options)}
     stated = {**given, "dtype": job.dtype, "device": job.devices or job.device, "version": __version__}

@@ -99,8 +99,9 @@ def _run(job: TranscribeJob, event_log: EventLog | None, processes: ExitStack) -
         if event_log is not None:
             event_log.started(transcriber, lambda: bar.num_inputs)
         bar.watch(lambda: transcriber.progress)  # which each run replaces
-        if job.output.overwrite:  # opening removes what is there
-            check_any_input(not listing.is_empty, job.output.shard, transcriber.command)
+        if not job.output.is_stdout:  # opening makes a folder, or removes what is there
+            has_any = not listing.is_empty if job.output.overwrite else listing.has_many(1)  # a pipe may stay silent
+            check_any_input(has_any, job.output.shard, transcriber.command)
         with open_run_output(job, transcriber, bar.say, opened) as output:
             job = replace(job, output=replace(job.output, style=output.style))
             journaled = None if job.output.is_stdout else cast("JournaledOutput", output)

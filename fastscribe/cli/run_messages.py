@@ -94,7 +94,9 @@ def say_summary(job: TranscribeJob, stats: RunStats) -> None:
     """Print what a run did, in three lines; a run to stdout without a price has two."""
     failed = f", {stats.failed:,} of them failed" if stats.failed else ""
     earlier = f", {stats.failed_before:,} of them failed" if stats.failed_before else ""
-    before = f" ({stats.skipped:,} were done before{earlier})" if stats.skipped else ""
+    before = (
+        f" ({stats.skipped:,} {'was' if stats.skipped == 1 else 'were'} done before{earlier})" if stats.skipped else ""
+    )
     say(f"{stats.files:,} file{'' if stats.files == 1 else 's'}{failed}: {_hours(stats.audio_s)} of audio{before}")
     say(f"in {_hours(stats.wall_s)}, after {_hours(stats.load_s)} of loading: {stats.rtfx:,.1f} times real time (RTFx)")
     cost = stats.usd_per_1000_audio_hours
@@ -135,7 +137,7 @@ def stopped_hint(
     counts = counts_of(progress, output)
     done = counts["files"] + counts["skipped"]
     of = "" if num_inputs is None else f" of {'about ' if is_about else ''}{max(done, num_inputs):,}"
-    number_done = f"{done:,}{of} files are done" if done else "no file is done yet"
+    number_done = f"{done:,}{of} files are done" if done or of else "no file is done yet"
     if output is None:
         return f"{number_done}; with --output-dir the same command goes on where it stopped"
     again = "without --overwrite the command" if job.output.overwrite else "the same command"

@@ -310,7 +310,7 @@ def transcribe(
         ),
     ] = None,
 ) -> None:
-    """Transcribe recordings. Transcripts go to stdout or a folder; progress and a report of speed and cost go to stderr."""
+    """Transcribe recordings. Results go to stdout or a folder, messages to stderr."""
     if log_file is not None:
         log_to(log_file)
     subtitles = SubtitleStyle(

@@ -8,7 +8,6 @@ one. Rows that cannot be used are listed, and the rest goes on.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -207,7 +206,7 @@ def _kept(fields: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
 
 
 def _parts(path: str) -> list[str]:
-    return path.replace(os.sep, "/").split("/")
+    return path.replace("\\", "/").split("/")  # a manifest may come from Windows
 
 
 def _common_end(path: str, other: str) -> int:

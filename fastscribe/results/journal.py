@@ -27,7 +27,7 @@ from fastscribe._system.file_kinds import safe_open
 from fastscribe.config import CHANGES_OF_TEXT, FILE_FORMATS, OutputFormat
 from fastscribe.errors import UsageError
 from fastscribe.results.fingerprint import option_name
-from fastscribe.types import BoolArray, RecordArray, UInt64Array
+from fastscribe.types import BoolArray, Int64Array, RecordArray, UInt64Array
 
 VERSION = 4
 HEADER_KEY = "fastscribe_journal"
@@ -39,6 +39,7 @@ NO_STATE = 0  # of no input
 NO_FILE = (1 << 32) - 1  # instead of a size; larger files are recorded with the largest size below
 _BLOCK_ENTRIES = 4096
 _MAX_FORMER = 4  # contents of a file that are remembered
+_MAX_SAME = 16  # results of one id that are looked at
 _NUM_INT64 = 1 << 63
 _ABSENT = object()
 _LEFT_OUT = {"--beam": 1, "--pnc": True}  # values that a fingerprint does not mention
@@ -59,6 +60,7 @@ ENTRY = np.dtype(
         ("sizes", "u4", (len(FILE_FORMATS),)),  # of the files in bytes, in the order of FILE_FORMATS; or NO_FILE
         ("layouts", "u1", (len(FILE_FORMATS),)),  # numbers of the files' layouts (`Layouts`)
         ("line", "i8"),  # offset of its line
+        ("id", "u8"),  # digest_of the input's id
     ]
 )
 
@@ -132,7 +134,7 @@ class Entry(NamedTuple):
         marks = [self.files.get(format) for format in FILE_FORMATS]
         sizes = [NO_FILE if mark is None else min(mark.size, NO_FILE - 1) for mark in marks]
         numbers = [0 if mark is None else layouts.number(mark.layout) for mark in marks]
-        return (*self[1:9], name_key(self.name) if self.name else 0, sizes, numbers, line)
+        return (*self[1:9], name_key(self.name) if self.name else 0, sizes, numbers, line, digest_of(self.id))
 
     def left(self) -> dict[str, tuple[int, ...]]:
         """Return the CRC-32 of what runs may have left under the names of its files, by format."""
@@ -152,6 +154,7 @@ class PendingInput:
     num_bytes: int | None = None  # its size, if it is known
     entry_index: int | None = None  # in the journal: the earlier result
     is_out_of_reach: bool = False  # its recording is, so that an earlier result that has not failed stays
+    outdated: Sequence[int] = ()  # in the journal: results of the row when it had another `duration`
 
     @property
     def is_moved(self) -> bool:
@@ -221,6 +224,21 @@ class Journal:
         """Return True if an input has a result, and not only files of one that is gone."""
         entry_index = self.find(key)
         return entry_index is not None and int(self.entries["state"][entry_index]) != NO_STATE
+
+    @cached_property
+    def _by_id(self) -> tuple[UInt64Array, Int64Array]:
+        """The ids of all results, sorted, and the indices of their entries."""
+        indices = np.flatnonzero(self.is_live)
+        order = np.argsort(self.entries["id"][indices], kind="stable")
+        return self.entries["id"][indices][order], indices[order]
+
+    def of_id(self, id: str) -> list[int]:
+        """Return the indices of the results with an id: in a list, of a path from the same offset. Of many, some."""
+        ids, indices = self._by_id
+        digest = np.uint64(digest_of(id))
+        near = slice(at := bisect_left(ids, digest), at + _MAX_SAME)
+        same: list[int] = indices[near][ids[near] == digest].tolist()
+        return same
 
     def has_name(self, key: int) -> bool:
         """Return True if the journal has files of the name with this name_key."""

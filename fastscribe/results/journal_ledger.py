@@ -1,6 +1,7 @@
 """The ledger of a run with a journal: which of its inputs an earlier run into the same place has done.
 
-The key identifies an input: its path, offset and duration. The state tells whether it has changed. Its upper half stands for
+The key identifies an input: its path, offset and duration. A new result replaces that of the same row with another duration,
+unless the run is given both. The state tells whether it has changed. Its upper half stands for
 what decides the text: the file's version (of a local one, size and modification time), and some fields of its manifest row. The
 lower half stands for the other fields: where it alone differs, the result stays, and its row gets the fields. A result also
 stays, as it is, where its recording is not there or out of reach: nothing is known then that could replace it.
@@ -10,17 +11,22 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 
 from fastscribe._system.key_counter import KeyCounter
 from fastscribe._system.url_secrets import unsigned
 from fastscribe._system.urls import is_url
 from fastscribe.audio.failures import relative_id
+from fastscribe.audio.manifest import row_span
 from fastscribe.audio.media import LocalFile, medium_of
+from fastscribe.errors import ManifestError
 from fastscribe.languages import SPOKEN_KEYS
 from fastscribe.results.formats.writers import OWN_KEYS
 from fastscribe.results.interfaces import NUM_FAILED, Ledger, OutputRun
-from fastscribe.results.journal import NO_STATE, Entry, Journal, PendingInput, digest_of
+from fastscribe.results.journal import NO_STATE, Journal, PendingInput, digest_of
 from fastscribe.results.result_files import ResultFiles
 from fastscribe.types import Failure, Samples, Source
 
@@ -38,27 +44,16 @@ class JournalLedger(Ledger):
     Args:
         run: Its shard, whether it retries inputs that failed, and where the recordings of earlier results are now.
         journal: Results of earlier runs.
-        files: Names the inputs' files, and makes those of earlier results again that are missing; None: there are no files.
-        take_over: Called with the entry of a recording that was elsewhere, and with what is known of it now. Returns the new
-            entry; None: there are no files.
-        renew: Called with an input whose row has other fields than its result. Returns False if the result cannot take them,
-            and None if its row cannot be read now.
+        files: Names the inputs' files, and gives earlier results what they lack; None: nothing is written.
     """
 
-    def __init__(
-        self,
-        run: OutputRun,
-        journal: Journal,
-        files: ResultFiles | None = None,
-        take_over: Callable[[int, PendingInput, int], Entry | None] = lambda *given: None,
-        renew: Callable[[PendingInput, Source | Failure], bool | None] = lambda *given: True,
-    ) -> None:
+    def __init__(self, run: OutputRun, journal: Journal, files: ResultFiles | None = None) -> None:
         super().__init__(run.shard)
-        self._run, self._journal, self._files, self._take_over, self._renew = run, journal, files, take_over, renew
+        self._run, self._journal, self._files = run, journal, files
         self.earlier_formats = () if run.style.formats else journal.formats
-        self.num_renewed = int(journal.is_renewed.sum())
         self._key_counts = KeyCounter()
         self._pending: dict[int, PendingInput] = {}  # by index
+        self._taken: set[int] = set()  # results that those of other inputs replace, by their place in the journal
         self.ids_digest = 0  # of the names of all inputs so far, in any order
 
     def expect(self, source: Source | Failure) -> bool:
@@ -68,8 +63,10 @@ class JournalLedger(Ledger):
         key = _repeated(key, repeats)
         is_ours = super().expect(source)
         self.ids_digest = (self.ids_digest + digest_of(source.id)) % 2**64
-        known_as = self._known_as(source, key, repeats)
-        name = "" if self._files is None else self._files.names.name_of(source.id, known_as, is_ours)
+        known_as = self._given(self._known_as(source, key, repeats))
+        name = ""
+        if self._files is not None and self._files.formats:  # else nothing to name, so no memory for names
+            name = self._files.names.name_of(source.id, known_as, is_ours)
         if is_ours:
             self._pending[source.index] = PendingInput(key, known_as, name)
         return is_ours
@@ -83,6 +80,15 @@ class JournalLedger(Ledger):
         old = key if place is None else _repeated(key_of(source, place), repeats)
         return old if self._journal.has_result(old) else key
 
+    def _given(self, key: int) -> int:
+        """Note that a result is of an input of this run. Return its key; 0 if another input's result replaces it."""
+        entry_index = self._journal.find(key)
+        if entry_index is None:
+            return key
+        with self.lock:
+            self._journal.is_in_this_run[entry_index] = True
+            return 0 if entry_index in self._taken else key
+
     def is_done(self, source: Source | Failure) -> bool:
         """Return True if an earlier run transcribed this very input, or failed and the input is not retried.
 
@@ -92,6 +98,7 @@ class JournalLedger(Ledger):
         pending.state, pending.num_bytes, is_there = state_of(source, self._run)
         pending.entry_index = entry_index = self._journal.find(pending.known_as)
         if entry_index is None:
+            pending.outdated = self._outdated(source)
             return False
         entry = self._journal.entries[entry_index]
         if entry["failed"] and self._run.retry_failed:
@@ -103,26 +110,37 @@ class JournalLedger(Ledger):
             return pending.num_bytes is not None and pending.num_bytes == self._journal.entry(entry_index).input_bytes
         return int(entry["state"]) >> _HALF == pending.state >> _HALF
 
+    def _outdated(self, source: Source | Failure) -> list[int]:
+        """Return the results of an input's row when it had another `duration`, and no other field was another one."""
+        if self._files is None or isinstance(source, Failure) or source.row is None:
+            return []
+        found = []
+        for entry_index in self._journal.of_id(source.id):
+            key, row = int(self._journal.entries["key"][entry_index]), self._files.row(entry_index)
+            if _without_length(row) == _without_length(source.row) and is_of_file(key, row, source):
+                found.append(entry_index)
+        return found
+
+    def take_outdated(self, pending: PendingInput) -> None:
+        """Let an input's new result replace the one of its row with another `duration`, unless that is an input, too."""
+        with self.lock:
+            is_given = self._journal.is_in_this_run
+            left = (one for one in pending.outdated if not is_given[one] and one not in self._taken)
+            if (entry_index := next(left, None)) is not None:
+                self._taken.add(entry_index)
+                pending.known_as, pending.entry_index = int(self._journal.entries["key"][entry_index]), entry_index
+                pending.name = ""  # the files keep their name
+
     def settle(self, source: Source | Failure) -> bool:
         """Count an input that is done, have its missing files made, and forget it. Return False if its row is no result."""
         pending = self._pending[source.index]
         assert pending.entry_index is not None
         entry = self._journal.entries[pending.entry_index]
-        if pending.is_out_of_reach or pending.is_moved or int(entry["state"]) == pending.state:
-            takes_over = pending.is_moved and not pending.is_out_of_reach
-            taken = self._take_over(pending.entry_index, pending, source.index) if takes_over else None
-            if self._files is not None and not self._files.complete(
-                pending.entry_index, pending.name, source.index, taken
-            ):
+        if not pending.is_out_of_reach and (int(entry["state"]) ^ pending.state) & FIELDS:
+            if not self._renew(pending.entry_index, pending, source):
                 return False
-        elif not self._journal.is_renewed[pending.entry_index]:
-            is_renewed = self._renew(pending, source)
-            if is_renewed is False:
-                return False
-            self._journal.is_renewed[pending.entry_index] = bool(is_renewed)
-            with self.lock:
-                self.num_renewed += bool(is_renewed)
-        self._journal.is_in_this_run[pending.entry_index] = True
+        elif self._files is not None and not self._files.complete(pending, source.index):
+            return False
         entry["order"] = source.index
         failed = bool(entry["failed"])
         with self.lock:
@@ -133,6 +151,18 @@ class JournalLedger(Ledger):
                 self.first_failed.append(source.path)
             self.forget(source.index)
         return True
+
+    def _renew(self, entry_index: int, pending: PendingInput, source: Source | Failure) -> bool:
+        """Give a result the fields that its input has now, once in a run. Return False if its row is no result."""
+        is_renewed: bool | None = True
+        if self._files is not None and not self._journal.is_renewed[entry_index]:
+            is_renewed = self._files.renew(pending, source)
+        self._journal.is_renewed[entry_index] = bool(is_renewed)
+        return is_renewed is not False
+
+    @property
+    def num_renewed(self) -> int:
+        return int(self._journal.is_renewed.sum())
 
     def __getitem__(self, index: int) -> PendingInput:
         return self._pending[index]
@@ -161,6 +191,20 @@ def key_of(source: Source | Failure, identity: str | None = None) -> int:
     stretch = "None\0None" if stands_for_path else source.id  # as a Source's, once the file is there
     place = unsigned(source.path) if is_url(source.path) else os.path.abspath(source.path)
     return digest_of(f"{place}\0{stretch}")
+
+
+def is_of_file(key: int, row: Mapping[str, Any], source: Source) -> bool:
+    """Return True if a result with this key and row is of an input's file and track, whatever its offset and duration."""
+    with suppress(ManifestError):
+        span = row_span("", 0, row)
+        lengths = (span.duration_s, None)  # a row has its length in any case
+        sources = (replace(source, offset_s=span.offset_s, duration_s=length) for length in lengths)
+        return key in map(key_of, sources)
+    return False
+
+
+def _without_length(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != "duration" and name not in _NOT_COUNTED}
 
 
 def state_of(source: Source | Failure, run: OutputRun) -> tuple[int, int | None, bool]:

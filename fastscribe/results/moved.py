@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,12 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastscribe._system.text_layout import count_of
-from fastscribe.audio.manifest import row_span
-from fastscribe.errors import ManifestError, UsageError
+from fastscribe.errors import UsageError
 from fastscribe.results.interfaces import NOT_MOVED, UNKNOWN_PLACE, Moved, OutputRun
-from fastscribe.results.journal import NO_STATE, Entry, Journal, is_row, read_entries
-from fastscribe.results.journal_ledger import FIELDS, key_of, state_of
-from fastscribe.results.storage import ROWS, Storage
+from fastscribe.results.journal import NO_STATE, Entry, Journal, read_entries
+from fastscribe.results.journal_ledger import FIELDS, is_of_file, key_of, state_of
+from fastscribe.results.result_files import row_of
+from fastscribe.results.storage import Storage
 from fastscribe.types import Source
 
 MOVES = "moved"  # what --moved has said so far, among the facts of a journal
@@ -65,7 +62,8 @@ def moved_line(storage: Storage, run: OutputRun, journal: Journal, inputs: Itera
     if given is not None and any(is_known(one, given) for one in chain(sources, files)):
         return ""
     alike = [] if journal.path is None else _find_moved(journal.path, run, new)
-    found = [one for one in alike if not _is_in_place(one, storage)]
+    # Without a list, the very same file itself would have the result.
+    found = [one for one in alike if one.source.row is None or not _is_in_place(one, storage)]
     moved = _place_of(found, storage, is_known, journal.facts, given is not None) if found else None
     are_most = 2 * len(found) > len(new)  # the others may be new recordings
     if moved and not (is_part or are_most or _is_of_most(moved, storage, journal)):
@@ -176,31 +174,13 @@ def _place_of(
 
 def _stated_path(storage: Storage, entry: Entry) -> str | None:
     """Return the path of a recording as its row has it; None if that is no row."""
-    path = _row_of(storage, entry).get("audio_filepath")
+    path = row_of(storage, entry).get("audio_filepath")
     return None if path is None else str(path)
 
 
-def _row_of(storage: Storage, entry: Entry) -> dict[str, Any]:
-    """Return a result's row; {} if that is none."""
-    row = storage.read(ROWS, entry.begin, entry.end)
-    with suppress(ValueError):
-        return dict(json.loads(row)) if is_row(row) else {}
-    return {}
-
-
 def _is_in_place(found: _Found, storage: Storage) -> bool:
-    """Return True if the result is of the very same file: its list has another offset or duration now.
-
-    Without a list, the file itself would have the result.
-    """
-    if found.source.row is None:
-        return False
-    with suppress(ManifestError):
-        span = row_span("", 0, _row_of(storage, found.entry))
-        lengths = (span.duration_s, None)  # a row has its length in any case
-        sources = (replace(found.source, offset_s=span.offset_s, duration_s=length) for length in lengths)
-        return found.entry.key in map(key_of, sources)
-    return False
+    """Return True if the result is of the very same file: its list has another offset or duration now."""
+    return is_of_file(found.entry.key, row_of(storage, found.entry), found.source)
 
 
 def _places_since(first: str, facts: Mapping[str, Any]) -> list[str]:

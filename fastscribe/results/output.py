@@ -41,13 +41,13 @@ from fastscribe.results.journal import (
     read_entries,
 )
 from fastscribe.results.journal import last_run as last_run_in
-from fastscribe.results.journal_ledger import FIELDS, JournalLedger, key_of
+from fastscribe.results.journal_ledger import JournalLedger, key_of
 from fastscribe.results.moved import MOVES, moved_line
 from fastscribe.results.names import Names
 from fastscribe.results.paths import Paths, in_the_way, journals_in
-from fastscribe.results.result_files import ResultFiles, file_formats
+from fastscribe.results.result_files import ResultFiles, file_formats, forgotten, row_of
 from fastscribe.results.shards import Shard
-from fastscribe.results.storage import ROWS, Finish, Item, NewFile, Storage
+from fastscribe.results.storage import Finish, Item, NewFile, Storage
 from fastscribe.results.stored import NotAResult
 from fastscribe.types import BoolArray, Failure, Source, Transcript
 
@@ -108,20 +108,7 @@ class JournaledOutput:
         if run.fingerprint is None and self.journal.header is not None:
             style = replace(style, tokens=self.journal.header.get("--tokens") is True)
         self.files.begin(style, self._names)
-        named = self.files if self.files.formats else None  # nothing to name, so no memory for names
-        self.ledger = JournalLedger(run, self.journal, named, self._take_over, self.files.renew)
-
-    def _take_over(self, entry_index: int, pending: PendingInput, order: int) -> Entry:
-        """Give a result to a recording that is elsewhere now, and return its entry. Its row stays, and so do its files.
-
-        Its state still stands for the fields that the row has: where the list has others now, the next run gives them to it.
-        """
-        old = self.journal.entry(entry_index)
-        state = pending.state & ~FIELDS | old.state & FIELDS
-        entry = old._replace(key=pending.key, state=state, order=order, name=pending.name or old.name)
-        taken = Item(entry, self._storage.read(ROWS, old.begin, old.end), has_new_row=False)
-        self._committer.add(taken, _forgotten(old))  # at once: a kill between the two would leave both
-        return entry
+        self.ledger = JournalLedger(run, self.journal, self.files)
 
     def go_on(self, run: OutputRun, say: Callable[[str], object]) -> None:
         """Begin a run after all, with a ledger that has not been asked yet. Only formats and settings matter of `run`.
@@ -182,9 +169,11 @@ class JournaledOutput:
         """
         item = result if isinstance(result, Failure) else result.audio
         pending = self.ledger[item.index]
+        if isinstance(result, Transcript):
+            self.ledger.take_outdated(pending)
         made = self.files.item(pending, result)
         replaced = pending.entry_index
-        moved = [] if replaced is None or not pending.is_moved else [_forgotten(self.journal.entry(replaced))]
+        moved = [] if replaced is None or not pending.is_moved else [forgotten(self.journal.entry(replaced))]
         self._committer.add(made, *moved)
         with self.ledger.lock:
             self.ledger.forget(item.index)
@@ -210,7 +199,7 @@ class JournaledOutput:
             key, order, failed = journal.entries[["key", "order", "failed"]][entry_index].item()
             before = self.files.num_made_again
             name = self.files.names.name_of(journal.entry(entry_index).id, key)
-            if not self.files.complete(entry_index, name, order):
+            if not self.files.complete(PendingInput(key, key, name, entry_index=entry_index), order):
                 raise NotAResult(f"{self._storage.where}: a row was changed since its run")
             yield self.files.num_made_again > before, failed
 
@@ -366,10 +355,9 @@ class JournaledOutput:
 
     def _path_in_row(self, entry: Entry) -> str:
         """Return the path that a result's row names; "" if it cannot be read, or someone edited it."""
-        try:
-            return str(json.loads(self._storage.read(ROWS, entry.begin, entry.end))["audio_filepath"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return ""
+        with suppress(OSError):
+            return str(row_of(self._storage, entry).get("audio_filepath", ""))
+        return ""
 
     def write_report(self, content: bytes) -> None:
         """Have `close` write the report last and durably: `merge` takes it as proof that the run is complete.
@@ -404,11 +392,6 @@ class JournaledOutput:
             files = [NewFile(f"{old.name}.{format}", None, crcs) for format, crcs in former.items()]
             entry = old._replace(state=NO_STATE, begin=0, end=0, files={}, former=former)
             self._committer.add(Item(entry, has_new_row=False, files=tuple(files)))
-
-
-def _forgotten(old: Entry) -> Item:
-    """Return what drops an entry whose files are another one's now."""
-    return Item(old._replace(state=NO_STATE, begin=0, end=0, name="", files={}, former={}), has_new_row=False)
 
 
 def _counts_in(report: bytes) -> list[Any] | None:

@@ -22,6 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 from secrets import token_hex
 from tempfile import TemporaryDirectory
+from threading import Lock
 
 from fastscribe.errors import UsageError
 from fastscribe.results.compact import CHANGED, NO_ORDER, compact
@@ -103,7 +104,8 @@ def with_last_line(rows: bytes, lines: bytes) -> bytes:
 class Parts:
     """The parts of a shard: their rows in the store, and their lines in a temporary journal of an output folder's form.
 
-    Offsets of rows count from the first part on. Rows are downloaded at the end of a run only.
+    Offsets of rows count from the first part on. Rows are downloaded at the end of a run, or when several of a part are
+    asked for: each part once, to its place in a temporary file.
 
     Args:
         folder: The output URL's objects.
@@ -128,9 +130,12 @@ class Parts:
         self._temp = TemporaryDirectory(prefix="fastscribe-")
         self.paths = Paths(Path(self._temp.name), runs.shard.suffix)
         self._names: list[str] = []
-        self._begins: list[int] = []  # where each part's rows begin among all
-        self._rows_end = 0
+        self._bounds = [0]  # where each part's rows begin among all, and where the last ones end
+        self._asked: set[int] = set()  # parts of which a row was asked for
+        self._here: set[int] = set()  # parts whose rows are in the file
+        self._downloading = Lock()
         try:
+            self.paths.rows.touch()
             self._lines = self.paths.journal.open("ab", buffering=0)
             stated = folder.read(name := run_name(runs.runs[-1]))
             parse_header(stated.partition(b"\n")[0], folder.url_of(name))  # an error has the object's name
@@ -158,10 +163,10 @@ class Parts:
             num_rows_bytes: Bytes of its rows.
             lines: Its journal lines; the offsets of rows count from the part's beginning.
         """
-        begin = self._rows_end
-        self._names.append(name)
-        self._begins.append(begin)
-        self._rows_end += num_rows_bytes
+        begin = self._bounds[-1]
+        if num_rows_bytes:
+            self._names.append(name)
+            self._bounds.append(begin + num_rows_bytes)
         for line in lines.splitlines(keepends=True):
             entry = parse_entry(line)
             if entry is None and line != SYNCED:
@@ -171,9 +176,34 @@ class Parts:
             self._lines.write(line)
 
     def read_rows(self, begin: int, end: int) -> bytes:
-        """Download rows of one part. Raises OSError."""
-        place = bisect_right(self._begins, begin) - 1
-        return self._folder.read(self._names[place], begin - self._begins[place], end - begin)
+        """Return rows of one part. Safe to call from several threads. Raises OSError, and UsageError as join_rows().
+
+        The second time, all rows of the part are downloaded: who asks for two may ask for a thousand, each a request.
+        """
+        place = bisect_right(self._bounds, begin) - 1
+        with self._downloading:
+            is_first = place not in self._asked
+            self._asked.add(place)
+            if not is_first and place not in self._here:
+                self._put(place, self._download(place))
+        if is_first:
+            return self._folder.read(self._names[place], begin - self._bounds[place], end - begin)
+        with self.paths.rows.open("rb") as file:
+            file.seek(begin)
+            return file.read(end - begin)
+
+    def _download(self, place: int) -> bytes:
+        name, size = self._names[place], self._bounds[place + 1] - self._bounds[place]
+        content = self._folder.read(name, 0, size)
+        if len(content) < size:
+            raise UsageError(f"{self._folder.url_of(name)}: {CHANGED}")
+        return content
+
+    def _put(self, place: int, content: bytes) -> None:
+        with self.paths.rows.open("r+b") as file:
+            file.seek(self._bounds[place])
+            file.write(content)
+        self._here.add(place)
 
     def join_rows(self, ordered: bool, order: Int64Array = NO_ORDER) -> Path:
         """Download all rows; return a file of those that are valid now, in the order of their completion or of the inputs.
@@ -186,16 +216,9 @@ class Parts:
             UsageError: The rows were changed.
             OSError: The store cannot be read, or the temporary folder cannot be written.
         """
-        ends = [*self._begins, self._rows_end][1:]
-        parts = [
-            (name, end - begin) for name, begin, end in zip(self._names, self._begins, ends, strict=True) if end > begin
-        ]
-        with self.paths.rows.open("wb") as file:
-            contents = self._folder.map(lambda part: self._folder.read(part[0], 0, part[1]), parts, _ROWS_BATCH)
-            for (name, size), content in zip(parts, contents, strict=True):
-                if len(content) < size:
-                    raise UsageError(f"{self._folder.url_of(name)}: {CHANGED}")
-                file.write(content)
+        left = [place for place in range(len(self._names)) if place not in self._here]
+        for place, content in zip(left, self._folder.map(self._download, left, _ROWS_BATCH), strict=True):
+            self._put(place, content)
         self._lines.close()  # Windows replaces no open file
         compact(self.paths, ordered, order)
         return self.paths.rows

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from threading import Lock
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -18,7 +20,7 @@ from fastscribe.config import FILE_FORMATS, OutputStyle, SpeakerNames
 from fastscribe.results.committer import Committer, is_ours, without_frames
 from fastscribe.results.fingerprint import layout_keys
 from fastscribe.results.formats.writers import LAID_OUT, content_of
-from fastscribe.results.journal import NO_FILE, NO_STATE, Entry, FileMark, Journal, PendingInput
+from fastscribe.results.journal import NO_FILE, NO_STATE, Entry, FileMark, Journal, PendingInput, is_row
 from fastscribe.results.names import Names
 from fastscribe.results.storage import ROWS, Item, NewFile, Storage
 from fastscribe.results.stored import to_result
@@ -118,23 +120,34 @@ class ResultFiles:
 
     # --- earlier results
 
-    def complete(self, entry_index: int, name: str, order: int, taken: Entry | None = None) -> bool:
+    def complete(self, pending: PendingInput, order: int) -> bool:
         """Return True if an earlier result has its files, or if what it lacks is queued; False if its row is no result.
 
-        An edited file stays, and so does the result if a file or a store cannot be read. Called from several threads.
+        A recording that is elsewhere now takes the result over. An edited file stays, and so does the result if a file or a
+        store cannot be read. Called from several threads.
 
         Args:
-            entry_index: The result's entry in the journal.
-            name: The name of its files.
-            order: The input's position in this run.
-            taken: The entry that this run has made of it, of a recording that was elsewhere.
+            pending: The input that has the result.
+            order: Its position in this run.
         """
+        entry_index = pending.entry_index
+        assert entry_index is not None
         try:
-            missing = self._missing(entry_index, name)
-            return not missing or self._make(entry_index, name, missing, order, taken)
+            is_taken = pending.is_moved and not pending.is_out_of_reach
+            taken = self._take_over(entry_index, pending, order) if is_taken else None
+            missing = self._missing(entry_index, pending.name)
+            return not missing or self._make(entry_index, pending.name, missing, order, taken)
         except OSError as error:
             self.not_made.append(without_frames(error))
             return True
+
+    def _take_over(self, entry_index: int, pending: PendingInput, order: int) -> Entry:
+        """Give a result to a recording that is elsewhere now, and return its entry. Its row stays, and so do its files."""
+        old = self._journal.entry(entry_index)
+        entry = old._replace(key=pending.key, state=pending.state, order=order, name=pending.name or old.name)
+        taken = Item(entry, self._storage.read(ROWS, old.begin, old.end), has_new_row=False)
+        self._committer.add(taken, forgotten(old))  # at once: a kill between the two would leave both
+        return entry
 
     def _missing(self, entry_index: int, name: str) -> list[str]:
         """Return the formats whose file is not there, or has another layout and is as its run wrote it."""
@@ -181,15 +194,21 @@ class ResultFiles:
             self.num_made_again += 1
         return True
 
-    def _queue(self, entry_index: int, item: Item, contents: dict[str, bytes]) -> None:
+    def _queue(self, entry_index: int, item: Item, contents: dict[str, bytes], *others: Item) -> None:
         """Queue an earlier result with these contents of its files. Other files, and what is known of them, stay."""
         entry = item.entry
         assert entry is not None
         former = entry.left()
         files = (NewFile(f"{entry.name}.{format}", found, former.get(format, ())) for format, found in contents.items())
         made = entry._replace(files={**entry.files, **self._marks(contents)}, former=former)
-        self._committer.add(item._replace(entry=made, files=tuple(files)))
+        self._committer.add(item._replace(entry=made, files=tuple(files)), *others)
         self._journal.replace_files(entry_index, made)
+
+    def row(self, entry_index: int) -> dict[str, Any]:
+        """Return the row of an earlier result; {} if it cannot be read, or someone edited it."""
+        with suppress(OSError):
+            return row_of(self._storage, self._journal.entry(entry_index))
+        return {}
 
     def renew(self, pending: PendingInput, source: Source | Failure) -> bool | None:
         """Queue an earlier result with the fields that its input has now, which only its row and its JSON have.
@@ -217,6 +236,7 @@ class ResultFiles:
             result = replace(result, audio=replace(result.audio, path=source.path, row=source.row))
         entry = old._replace(
             id=source.id,
+            key=pending.key,
             state=pending.state,
             order=source.index,
             name=name,
@@ -224,7 +244,8 @@ class ResultFiles:
             row_crc=None,
         )
         renewed = Item(entry, content_of(result, "jsonl", self.style), is_renewed=True)
-        self._queue(pending.entry_index, renewed, self._contents(result, formats))
+        old_items = [forgotten(old)] if pending.is_moved else []
+        self._queue(pending.entry_index, renewed, self._contents(result, formats), *old_items)
         return True
 
     def recover(self) -> None:
@@ -262,6 +283,19 @@ class ResultFiles:
         file = f"{entry.name}.{format}"
         size = self._storage.size(file)
         return size == entry.files[format].size and crc32(self._storage.read(file)) == entry.files[format].crc
+
+
+def row_of(storage: Storage, entry: Entry) -> dict[str, Any]:
+    """Return a result's row; {} if that is none. Raises OSError."""
+    row = storage.read(ROWS, entry.begin, entry.end)
+    with suppress(ValueError):
+        return dict(json.loads(row)) if is_row(row) else {}
+    return {}
+
+
+def forgotten(old: Entry) -> Item:
+    """Return what drops an entry whose files are another one's now."""
+    return Item(old._replace(state=NO_STATE, begin=0, end=0, name="", files={}, former={}), has_new_row=False)
 
 
 def file_formats(formats: Iterable[str]) -> tuple[str, ...]:

@@ -69,6 +69,17 @@ def test_lists_and_command_lines_have_other_spellings(tmp_path: Path, name: str)
 
 
 @pytest.mark.posix
+def test_a_pattern_begins_in_a_folder_of_any_spelling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    composed, folder = "Größe", normalize("NFD", "Größe")
+    touch(tmp_path, f"{folder}/a.flac")
+    for given in (f"{composed}/*.flac", "~/*/?.flac", f"~/{composed}/**/*.flac", rf"{composed}\*.flac"):
+        assert [found.path.removeprefix(f"{tmp_path}/") for found in expand([given])] == [f"{folder}/a.flac"]
+    assert only_failure("~/none/*.flac").path == "~/none/*.flac"
+
+
+@pytest.mark.posix
 def test_quotes_around_a_path_of_a_list_are_none_of_it(tmp_path: Path) -> None:
     touch(tmp_path, "a b.flac", '"c.flac"')
     (tmp_path / "list.txt").write_bytes(b'\xef\xbb\xbf"a b.flac"\r\n\'a b.flac\' \r\n"c.flac"\r\n')

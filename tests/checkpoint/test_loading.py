@@ -380,5 +380,6 @@ def test_a_model_without_permission(name: str, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr("fastscribe.checkpoint.nemo.safe_open", refuse)
     monkeypatch.setattr("fastscribe.checkpoint.value.safe_read", refuse)
+    monkeypatch.setattr("pathlib.Path.is_file", refuse)  # of a folder that may not be entered
     with pytest.raises(CheckpointError, match=r": permission denied$"):
         read_checkpoint(MODELS / name)

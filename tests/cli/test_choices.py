@@ -115,6 +115,7 @@ def test_transcribe_help_is_one_screen_of_everyday_options() -> None:
     transcribe.add_rooms()
     number = len([one for one in transcribe.params if one.param_type_name == "option"]) + 1  # and --help
     assert re.search(f"All {number} options, in groups: .*fastscribe transcribe --help-all", shown.decode())
+    assert "Exit codes: 0 done, 1 some failed, 3 failed earlier (docs/transcribe.md)" in shown.decode()
 
 
 def test_transcribe_help_all_fits_two_screens() -> None:

@@ -127,7 +127,8 @@ def test_a_corrected_duration_is_no_sign_of_recordings_that_moved(clips: Path, t
         manifest.write_text("".join(json.dumps(row) + "\n" for row in given))
         done = fastscribe(*command)
         assert done.returncode == 0 and "--moved" not in done.stderr
-    assert "4 results are of inputs not given this time" in done.stderr
+        found = rows((tmp_path / "out" / "transcripts.jsonl").read_text())
+        assert len(found) == 2 and "not given this time" not in done.stderr
     clips.rename(tmp_path / "elsewhere")
     manifest.write_text(manifest.read_text().replace("../in", "../elsewhere"))
     assert "--moved" in fastscribe(*command).stderr
@@ -202,6 +203,14 @@ def test_overwrite_says_what_it_removes_and_does_not_remove_other_results_for_si
         assert fewer.returncode == 0
         assert fewer.stderr.count("--overwrite removes 2 results of earlier runs") == number
     assert len((tmp_path / "out" / "transcripts.jsonl").read_text("utf-8").splitlines()) == 1
+
+
+def test_channels_are_no_reason_to_load_the_model(clips: Path, tmp_path: Path) -> None:
+    command = ("transcribe", clips, "-o", out := tmp_path / "out", "--speakers", "channels")
+    fastscribe(*command[:1], clips / FIRST.name, *command[2:])
+    assert "1 file: 4.7 s of audio (1 was done before)" in fastscribe(*command).stderr
+    done = fastscribe(*command)
+    assert done.stderr == f"fastscribe: {out}: all 2 inputs are done: there is nothing to do\n"
 
 
 _FEW_AHEAD = """if True:

@@ -178,15 +178,16 @@ def test_dry_run(tmp_path: Path) -> None:
     assert rows(before["transcripts.jsonl"].decode())
 
 
-def test_an_empty_list_on_stdin_removes_nothing(tmp_path: Path) -> None:
+def test_an_empty_list_on_stdin_removes_and_makes_nothing(tmp_path: Path) -> None:
     """Nor does it say so."""
     out, given = tmp_path / "out", ("transcribe", "-", "-m", MODEL, "-o", tmp_path / "out")
+    assert fastscribe(*given, stdin="").returncode == 2 and not out.exists()
     assert fastscribe(*given, stdin=f"{FIRST}\n").returncode == 0
-    before = (out / "transcripts.jsonl").read_bytes()
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
     for overwrite in ((), ("--overwrite",)):
         empty = fastscribe(*given, *overwrite, stdin="\n")
         assert (empty.returncode, empty.stderr) == (2, "fastscribe: no input at all: nothing was given to transcribe\n")
-        assert (out / "transcripts.jsonl").read_bytes() == before
+        assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
 BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}

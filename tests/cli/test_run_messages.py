@@ -66,7 +66,8 @@ def test_a_stopped_run_says_how_it_goes_on(output: dict[str, bool], said: str) -
         assert hint not in stopped_hint(job, progress, place, 7)
     assert hint not in stopped_hint(job, Progress(done_s=900.0, planned_files=1), empty, 1)
     nothing = stopped_hint(job, Progress(planned_files=7), empty, 7)
-    assert nothing == f"no file is done yet{said if folder is None else ''}"
+    assert nothing == f"0 of 7 files are done{said if folder is None else ''}"
+    assert stopped_hint(job, Progress(planned_files=7), empty, None).startswith("no file is done yet")
     job.options = Options(window=1)
     assert hint not in stopped_hint(job, Progress(done_s=900.0, planned_files=7), empty, 7)
 

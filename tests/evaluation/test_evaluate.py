@@ -580,3 +580,12 @@ def test_recordings_that_lie_elsewhere_are_found_by_the_end_of_their_paths(tmp_p
         9: f"the row of {manifest} whose path ends like this one's may be another result's: {instead}",
         10: f"{manifest} has no row for this audio_filepath and offset",
     }
+
+
+def test_a_manifest_of_windows_names_recordings_by_the_end_too(tmp_path: Path) -> None:
+    manifest = write(
+        tmp_path / "m.jsonl", *({"audio_filepath": rf"D:\data\{name}\x.wav", "text": name} for name in "ab")
+    )
+    results = write(tmp_path / "r.jsonl", {"audio_filepath": "/mnt/b/x.wav", "text": "heard"})
+    run = read_run([str(results)], Fields(), str, References(str(manifest), Fields()))
+    assert [pair.reference for pair in run.pairs] == ["b"] and not run.problems

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 
@@ -52,6 +54,21 @@ def test_rows_are_found_in_every_part(folder: ObjectFolder) -> None:
     assert parts.journal.num_synced == 6
     assert parts.join_rows(ordered=False).read_bytes() == b"".join(rows)
     parts.close()
+
+
+def test_each_part_is_downloaded_once_however_many_rows_are_read(
+    folder: ObjectFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One row is a request of its own, and none of it stays."""
+    rows = [row for number in (1, 2, 3) for row in put_part(folder, RUN, number, num_rows=9)]
+    with closing(opened(folder)) as parts, ThreadPoolExecutor(8) as pool:
+        asked, read = list[str](), folder.read
+        monkeypatch.setattr(folder, "read", lambda name, *span: (asked.append(name), read(name, *span))[1])
+        spans = [(int(one["begin"]), int(one["end"])) for one in parts.journal.entries]
+        assert parts.read_rows(*spans[0]) == rows[0] and not parts.paths.rows.stat().st_size
+        assert list(pool.map(lambda span: parts.read_rows(*span), spans[17::-1])) == rows[17::-1]
+        assert sorted(asked) == [part_name(RUN, 1)] * 2 + [part_name(RUN, 2)] * 2
+        assert parts.join_rows(ordered=False).read_bytes() == b"".join(rows) and len(asked) == 5
 
 
 def test_lines_that_are_longer_than_the_first_request_are_read_whole(folder: ObjectFolder) -> None:

@@ -177,7 +177,7 @@ def test_new_fields_of_a_row_that_cannot_be_read_come_with_the_next_run(
     assert json.loads(place.contents()["a.json"])["speaker"] == "ann"
 
 
-def test_new_fields_of_a_recording_that_moved_come_with_the_next_run(place: Place, tmp_path: Path) -> None:
+def test_new_fields_of_a_recording_that_moved_come_in_the_same_run(place: Place, tmp_path: Path) -> None:
     old, new = tmp_path / "before" / "a.wav", tmp_path / "behind" / "a.wav"
     old.parent.mkdir()
     old.write_bytes(b"sound")
@@ -194,10 +194,60 @@ def test_new_fields_of_a_recording_that_moved_come_with_the_next_run(place: Plac
     assert given(old) == (0, 0)
     old.parent.rename(new.parent)
     moved = Moved(str(old.parent), str(new.parent))
-    assert given(new, moved, speaker="ann") == (1, 0)
-    assert given(new, moved, speaker="ann") == (1, 1)
-    assert given(new, speaker="ann") == (1, 0)
-    assert json.loads(place.contents()["a.json"])["speaker"] == "ann" and len(place.rows()) == 1
+    for options, number in (((moved,), 1), ((moved,), 0), ((), 0)):
+        assert given(new, *options, speaker="ann") == (1, number)
+        assert json.loads(place.contents()["a.json"])["speaker"] == "ann" and place.rows() == [str(new)]
+
+
+def cut(output: JournaledOutput, *lengths: float | None, path: Path = Path("/in/a.wav"), **fields: Any) -> list[bool]:
+    """Announce rows of one recording from its begin on, and then write the results that are not there."""
+    given = []
+    for index, length in enumerate(lengths):
+        row = {"audio_filepath": path.name, **fields} | ({} if length is None else {"duration": length})
+        given.append(Source(path.name, within_reach(str(path)), path.name, row, None, length and float(length), index))
+        output.ledger.expect(given[-1])
+    is_new = [not output.ledger.skip(source) for source in given]
+    for source in (one for one, new in zip(given, is_new, strict=True) if new):
+        result = heard(source.id, source.index)
+        output.write(replace(result, audio=replace(result.audio, row=source.row)))
+    return is_new
+
+
+def test_a_corrected_duration_of_a_list_replaces_the_result(place: Place) -> None:
+    """Also one that the list did not have, and after a kill. The file keeps its name."""
+    for length in (3.0, None, 5.0):
+        output = place.opened("json")
+        assert cut(output, length) == [True]
+        output.close(finished=False)
+        with place.opened("json") as output:
+            assert cut(output, length) == [False] and output.totals() == (1, 0, 1.0, 0)
+        assert place.rows("duration") == [length or 1.0] and set(place.contents()) == {"a.json"}
+        assert json.loads(place.contents()["a.json"])["duration"] == place.rows("duration")[0]
+
+
+def test_rows_of_other_recordings_and_other_rows_keep_their_results(place: Place) -> None:
+    """A list may have two rows of one begin, and lists in other folders may have the same paths."""
+    with place.opened("json") as output:
+        assert cut(output, 3, 5, text="one") == [True, True]
+    for path, fields in ((Path("/in/a.wav"), {"text": "two"}), (Path("/elsewhere/a.wav"), {"text": "one"})):
+        with place.opened("json") as output:
+            assert cut(output, 4, path=path, **fields) == [True]
+    assert sorted(place.rows("duration")) == [3, 4, 4, 5]
+    with place.opened("json") as output:
+        assert cut(output, 6, 3, text="one") == [True, False]
+    assert sorted(place.rows("duration")) == [3, 4, 4, 6] and len(place.contents()) == 4
+
+
+def test_a_row_that_comes_behind_the_one_that_took_its_place_is_another_input(place: Place) -> None:
+    with place.opened("json") as output:
+        assert cut(output, 3) == [True]
+    with place.opened("json") as output:
+        assert cut(output, 4) == [True]
+        assert cut(output, 3) == [True]
+    with place.opened("json") as output:
+        assert cut(output, 4, 3) == [False, False]
+    files = [json.loads(content)["duration"] for content in place.contents().values()]
+    assert sorted(place.rows("duration")) == sorted(files) == [3, 4]
 
 
 def test_a_kill_amid_new_fields_is_made_good(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
