@@ -171,11 +171,13 @@ def test_empty_member(tmp_path: Path) -> None:
 def test_unusable_archives(tars: Path) -> None:
     write(tars / "one.json", [{"audio_filepath": "0.flac", "duration": 1.0, "text": "one"}])
     whole = (tars / "audio_0.tar").read_bytes()
-    (tars / "half.tar").write_bytes(whole[:600])
+    for name, size in (("half.tar", 600), ("start.tar", 100)):
+        (tars / name).write_bytes(whole[:size])
     (tars / "other.tar").write_bytes(b"no tar" * 1000)
-    for name, problem in (("none.tar", "no such file"), ("half.tar", "cut off: it"), ("other.tar", "no tar archive")):
-        with pytest.raises(UsageError, match=rf"{name}: .*{problem}"):
-            read(tars / "one.json", tar=str(tars / name))
+    problems = {"none": "no such file", "half": "cut off: it", "start": "cut off: it", "other": "no tar archive"}
+    for name, problem in problems.items():
+        with pytest.raises(UsageError, match=rf"{name}\.tar: .*{problem}"):
+            read(tars / "one.json", tar=str(tars / f"{name}.tar"))
 
 
 def test_archive_that_is_cut_off_later(tars: Path) -> None:
