@@ -48,6 +48,10 @@ SHARED = ROOT.parent / "shared"
 DATA = ROOT / "tests" / "data"
 AUDIO = DATA / "audio"
 MODELS = DATA / "models"
+MODEL = MODELS / "tdt_demo" / "model.nemo"
+RATE = 16_000
+FIRST = next(AUDIO.glob("01_*"))
+SENTENCE = "At Rice Stadium a very large, enthusiastic crowd greeted the President."  # in FIRST
 CONVOLUTIONAL_NAMES = ("jasper", "quartznet", "conv_unmasked", "conv_grouped")
 MODEL_NAMES = ("tdt_demo", "rnnt", "ctc", "hybrid", "hf_tdt_demo", "hf_rnnt", "hf_ctc", *CONVOLUTIONAL_NAMES)
 # In models/published: stand-ins of published configurations (published.py).

@@ -11,11 +11,10 @@ import pytest
 
 from fastscribe import Failure, Options, Transcriber, Transcript
 from fastscribe.audio import remote_file
-from tests.conftest import AUDIO, MODELS
+from tests.conftest import AUDIO, MODEL
 from tests.helpers.object_store import FaultyStore, object_store
 from tests.helpers.processes import fastscribe, refused
 
-MODEL = MODELS / "tdt_demo" / "model.nemo"
 FILES = sorted(AUDIO.glob("0*.flac"))
 FOLDER = "s3://bucket/audio"
 

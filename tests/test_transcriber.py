@@ -29,9 +29,8 @@ from fastscribe.pipeline import prefetch, thread_pool, windows
 from fastscribe.pipeline.batching import Budget
 from fastscribe.results.formats.writers import rendered
 from fastscribe.types import AudioInfo, Batch, Phrase, RenderedTranscript, Source, Utterance
-from tests.conftest import AUDIO, MODELS, torch_threads
+from tests.conftest import AUDIO, MODEL, torch_threads
 
-MODEL = MODELS / "tdt_demo" / "model.nemo"
 FILES = sorted(AUDIO.glob("0*.flac"))
 
 

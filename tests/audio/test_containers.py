@@ -22,7 +22,7 @@ from fastscribe.audio.read import blocks, read, read_native_into
 from fastscribe.errors import AudioError
 from fastscribe.types import AudioInfo, Utterance
 from tests.audio.test_probe import held, patched, source
-from tests.helpers.containers import CLICK_S, encode, encode_video
+from tests.helpers.containers import CLICK_S, encode
 
 # name: encoder, rate, channels, seconds by which the click may be late: the format does not store the encoder's delay.
 KINDS = {
@@ -169,10 +169,6 @@ def test_other_layouts(tmp_path, name, options):
     audio = probe(source(encode(tmp_path / name, "aac", 44_100, options=options)))
     assert audio.duration_s == pytest.approx(3.0, abs=0.06)
     assert np.argmax(np.abs(whole(audio)) > 0.3) / 44_100 == pytest.approx(CLICK_S, abs=0.003)
-
-
-def test_nothing_to_hear(tmp_path):
-    assert problem(encode_video(tmp_path / "a.mp4")) == "is a video without an audio track"
 
 
 @pytest.mark.parametrize("name", ["aac.mkv", "opus.webm", "aac.m4a", "aac.mov", "wma.wma"])

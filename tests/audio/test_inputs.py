@@ -315,6 +315,7 @@ BROKEN_ROWS = {
     "{": "not JSON",
     "[1, 2]": "not a JSON object",
     "[" * 100_000: "not JSON",
+    **{f'{{"x": {"[" * depth}{"]" * depth}}}': "nested deeper than 100" for depth in (101, 500)},
     "{}": "no audio_filepath",
     '{"audio_filepath": ""}': "no audio_filepath",
     '{"audio_filepath": ["a.wav", "b.wav"]}': "audio_filepath is ['a.wav', 'b.wav'], not a text",
@@ -342,6 +343,12 @@ def test_broken_manifest_row(tmp_path, row, problem):
     assert f"{path}: line 2: " in failure.message and problem in failure.message
     assert failure.path == ("a.wav" if failure.row and failure.row.get("audio_filepath") == "a.wav" else str(path))
     assert failure.id.endswith("m.jsonl:2")
+
+
+@pytest.mark.parametrize("held", ["[" * 99 + "]" * 99, f'"{"[" * 200}"'], ids=["lists", "text"])
+def test_rows_that_are_not_nested_too_deep(tmp_path, held):
+    path = write_manifest(tmp_path / "m.jsonl", f'{{"audio_filepath": "x.wav", "x": {held}}}')
+    assert [one.id for one in expand([str(path)])] == ["x.wav"]
 
 
 def test_manifest_row_not_utf8(tmp_path):

@@ -14,9 +14,8 @@ from fastscribe.audio.mixing import joined, noted
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import blocks, read, read_native_into
 from fastscribe.types import AudioInfo, MixNotes, Source, Utterance
-from tests.conftest import AUDIO
+from tests.conftest import AUDIO, RATE
 
-RATE = 16_000
 SPEECH = soundfile.read(AUDIO / "10_1_00122.flac", dtype="float32")[0]
 TONES = np.tile(SPEECH, 8)[: 20 * RATE]  # of speech, 20 s
 OTHER = np.roll(TONES, 3 * RATE)

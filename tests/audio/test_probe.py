@@ -103,11 +103,6 @@ def test_nothing_to_read(tmp_path):
         assert f"offset {offset_s} s lies beyond its end (1.00 s)" in problem(path, offset_s=offset_s)
 
 
-def test_impossible_name():
-    with pytest.raises(AudioError, match=r"null (byte|character)"):
-        probe(Source("a\0b", "a\0b", "a"))
-
-
 @pytest.mark.posix
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
 def test_pipe_does_not_block(tmp_path):

@@ -15,11 +15,9 @@ from fastscribe.bench import batch_latency, throughput_passes
 from fastscribe.errors import UsageError
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Batch
-from tests.conftest import MODELS
+from tests.conftest import MODEL
 from tests.helpers import random_models
 from tests.helpers.benches import run
-
-DEMO = MODELS / "tdt_demo" / "model.nemo"
 
 
 def transcriber(dtype: str = "fp32") -> Transcriber:
@@ -159,7 +157,7 @@ def test_the_command(capsys, few_iterations: None, tmp_path: Path) -> None:
 
 
 def test_one_dtype_has_no_speedup(capsys, few_iterations: None) -> None:
-    arguments = ("--latency", "1", "--durations-s", "1", "--dtype", "fp32", "--device", "cpu", "--model", DEMO)
+    arguments = ("--latency", "1", "--durations-s", "1", "--dtype", "fp32", "--device", "cpu", "--model", MODEL)
     found, said = run(capsys, *arguments)
     [row] = found["rows"]
     assert row["dtype"] == "fp32" and row["model"] == "tdt_demo" and "speedup_ratio" not in row
@@ -180,7 +178,7 @@ def test_one_dtype_has_no_speedup(capsys, few_iterations: None) -> None:
         (("--device", "tpu"), "tpu"),
         (("--dtype", "fp8"), "fp8"),
         (("--json", "no/such/folder/x.json"), "No such file or directory"),
-        (("--dtype", "auto", "--dtype", "fp32", "--model", str(DEMO)), "both fp32"),
+        (("--dtype", "auto", "--dtype", "fp32", "--model", str(MODEL)), "both fp32"),
         (("a.wav",), "recordings: not with --latency"),
         (("--clips", "3"), "--clips: not with --latency"),
     ],

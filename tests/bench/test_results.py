@@ -17,9 +17,8 @@ from typer.testing import CliRunner
 from fastscribe.bench import machine, result
 from fastscribe.cli import app
 from fastscribe.errors import OutputError, UsageError
-from tests.conftest import AUDIO
+from tests.conftest import AUDIO, FIRST
 
-FIRST = next(AUDIO.glob("01_*"))
 CPU = torch.device("cpu")
 KEYS = ("batch_size",)
 ROW, FAILED = {"batch_size": 1, "ms": 2.0}, {"batch_size": 2, "error": "out of memory"}

@@ -31,6 +31,10 @@ from tests.helpers.archives import members
 from tests.helpers.processes import fastscribe, refused
 
 NEMO = ("rnnt", "tdt_demo", "ctc", "hybrid", "canary", "canary2")
+OTHER_PARTS = {
+    f"transf_decoder._embedding.{last}"
+    for last in ("position_embedding.pos_enc", "position_embedding.weight", "token_type_embedding.weight")
+}
 HF = ("hf_ctc", "hf_rnnt", "hf_tdt_demo")
 TEXTS = ["the cat, the hat", "a cathedral at the station", "that is it: on and on, as it was"] * 3
 
@@ -55,9 +59,12 @@ def state_dict(path: Path) -> dict[str, torch.Tensor]:
     return state
 
 
-@pytest.mark.parametrize("name", NEMO)
+@pytest.mark.parametrize("name", [*NEMO, "canary_unified", "canary_transf"])
 def test_nemo_file_comes_back(name: str, tmp_path: Path) -> None:
-    """torch reads the state dict that NeMo wrote, bit for bit, with its window and mel filters."""
+    """torch reads the state dict that NeMo wrote, bit for bit, with its window and mel filters.
+
+    Positions that were learnt are stored as those that were not, and unused types of tokens not at all.
+    """
     original, path = checkpoint(MODELS / name), tmp_path / "new" / "model.nemo"
     nemo_export.write(original, path, torch.float32)
     back = read_checkpoint(path)
@@ -65,27 +72,11 @@ def test_nemo_file_comes_back(name: str, tmp_path: Path) -> None:
     assert back.tokenizer.files == original.tokenizer.files
     assert_same_weights(back, original)
     found, expected = state_dict(path), state_dict(MODELS / name / "model.nemo")
-    assert set(found) == set(expected)
-    for key in expected:
+    assert set(found) ^ set(expected) <= (set() if name in NEMO else OTHER_PARTS)
+    for key in found.keys() & expected.keys():
         assert found[key].dtype == expected[key].dtype and torch.equal(found[key], expected[key]), key
     nemo_export.write(original, tmp_path / "again.nemo", torch.float32)
     assert (tmp_path / "again.nemo").read_bytes() == path.read_bytes()
-
-
-@pytest.mark.parametrize("name", ["canary_unified", "canary_transf"])
-def test_canary_with_other_parts_comes_back(name: str, tmp_path: Path) -> None:
-    """Positions that were learnt are stored as those that were not, and unused types of tokens not at all."""
-    original, path = checkpoint(MODELS / name), tmp_path / "model.nemo"
-    nemo_export.write(original, path, torch.float32)
-    back = read_checkpoint(path)
-    assert (back.config, back.tokenizer) == (original.config, original.tokenizer)
-    assert back.tokenizer.files == original.tokenizer.files
-    assert_same_weights(back, original)
-    found, expected = state_dict(path), state_dict(MODELS / name / "model.nemo")
-    embedding = "transf_decoder._embedding."
-    positions = {f"{embedding}position_embedding.{last}" for last in ("pos_enc", "weight")}
-    assert set(found) ^ set(expected) <= positions | {f"{embedding}token_type_embedding.weight"}
-    assert all(torch.equal(found[key], expected[key]) for key in found.keys() & expected.keys())
 
 
 def test_a_vocabulary_of_languages_that_is_not_whole(tmp_path: Path) -> None:

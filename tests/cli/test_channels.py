@@ -11,13 +11,11 @@ import soundfile
 
 from fastscribe import Options, Transcriber, Transcript
 from fastscribe.results.formats.writers import to_object
-from tests.conftest import AUDIO, MODELS
+from tests.conftest import AUDIO, MODEL, SENTENCE
 from tests.helpers.processes import fastscribe, refused
 from tests.helpers.schemas import check_schema
 
-MODEL = MODELS / "tdt_demo" / "model.nemo"
 SPEECH, RATE = soundfile.read(AUDIO / "01_0_00010.flac", dtype="float32")
-SENTENCE = "At Rice Stadium a very large, enthusiastic crowd greeted the President."
 NOISE = np.random.default_rng(0).normal(0, 0.05, (5, len(SPEECH)))
 
 

@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -25,15 +24,13 @@ from fastscribe.cli.run_options import make_style
 from fastscribe.config import SubtitleStyle
 from fastscribe.errors import is_out_of_memory
 from fastscribe.results.shards import shard_of
-from tests.conftest import AUDIO, DATA, MODELS
+from tests.conftest import AUDIO, DATA, FIRST, MODELS, SENTENCE
 from tests.helpers.containers import encode, encode_video
 from tests.helpers.processes import command, fastscribe, on_terminal, refused, with_pipes
 from tests.helpers.schemas import check_schema
 from tests.helpers.warm_process import LIBRARIES_ALONE
 
 MODEL = str(MODELS / "tdt_demo" / "model.nemo")
-SENTENCE = "At Rice Stadium a very large, enthusiastic crowd greeted the President."
-FIRST = next(AUDIO.glob("01_*"))
 
 
 def transcribe(*arguments: object, **options) -> subprocess.CompletedProcess[str]:
@@ -144,34 +141,6 @@ def test_every_format(tmp_path: Path, texts: dict[str, str]) -> None:
     assert report["usd_per_1000_audio_hours"] == pytest.approx(2000 / report["rtfx"], rel=1e-2)
     assert {"features", "encode", "decode", "write"} <= report["stage_s"].keys()
     assert "RTFx" in done.stderr
-
-
-def test_manifest_rows(tmp_path: Path) -> None:
-    manifest = tmp_path / "m.jsonl"
-    shutil.copy(FIRST, tmp_path / "a.flac")
-    lines = [
-        {"audio_filepath": "a.flac", "text": "reference", "speaker": "x", "duration": 4.9376},
-        {"audio_filepath": "a.flac", "offset": 1.0, "duration": 2.0},
-        {"audio_filepath": "gone.flac", "speaker": "y"},
-        {"audio_filepath": "a.flac", "offset": 3.0, "duration": 2.5, "speaker": "z"},
-    ]
-    manifest.write_text("\n".join([*map(json.dumps, lines), "{broken", ""]))
-    done = transcribe(manifest)
-    found = rows(done.stdout)
-    assert done.returncode == 1
-    assert len(found) == 5
-    [cut] = [row for row in found if row.get("speaker") == "z"]
-    assert cut["words"] and cut["words"][-1]["end"] <= 1.94
-    [first] = [row for row in found if row.get("text") == "reference"]
-    assert first["pred_text"] == SENTENCE
-    assert first["speaker"] == "x"
-    [second] = [row for row in found if row.get("offset") == 1.0]
-    assert second["duration"] == 2.0
-    assert second["words"][-1]["end"] <= 2.2
-    [third] = [row for row in found if row.get("speaker") == "y"]
-    assert third["error"]["stage"] == "probe"
-    [fourth] = [row for row in found if str(manifest) in row["audio_filepath"]]
-    assert "line 5" in fourth["error"]["message"]
 
 
 def test_folder_of_many_kinds(tmp_path: Path, texts: dict[str, str]) -> None:

@@ -10,12 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import AUDIO, MODELS
+from tests.conftest import AUDIO, MODEL, SENTENCE
 from tests.helpers.processes import fastscribe
 
-MODEL = MODELS / "tdt_demo" / "model.nemo"
 FIRST, SECOND = sorted(AUDIO.glob("0[12]_*"))
-SENTENCE = "At Rice Stadium a very large, enthusiastic crowd greeted the President."
 is_x86 = platform.machine().lower() in ("x86_64", "amd64")
 
 

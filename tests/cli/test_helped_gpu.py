@@ -31,11 +31,10 @@ from fastscribe.pipeline.workers import devices, process
 from fastscribe.pipeline.workers import pool as workers_pool
 from fastscribe.pipeline.workers.devices import Device
 from fastscribe.types import Batch
-from tests.conftest import AUDIO, MODELS
+from tests.conftest import AUDIO, MODEL
 from tests.fakes.cuda import forbid_contexts
 from tests.helpers import worker_faults
 
-MODEL = MODELS / "tdt_demo" / "model.nemo"
 OPTIONS = Options(batch_frames=100, threads=2)
 CLIPS = [str(next(AUDIO.glob(f"{number:02d}_*.flac"))) for number in (12, 9, 5, 6, 8)]  # the shortest, 3 s each
 

@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import AUDIO, MODELS
+from tests.conftest import AUDIO, MODEL
 from tests.helpers.archives import packed
 from tests.helpers.processes import command, fastscribe
 
-MODEL = MODELS / "tdt_demo" / "model.nemo"
 FIRST, SECOND = (AUDIO / name for name in ("01_0_00010.flac", "02_0_00025.flac"))
 
 
@@ -46,6 +45,7 @@ def test_runs_over_lists(lists: list[Path], tmp_path: Path) -> None:
     )
     assert (in_tar["audio_filepath"], in_tar["text"]) == (f"{lists[0]}/x/first.flac", first)
     assert (of_cut["id"], of_cut["offset"], of_cut["duration"], of_cut["channel"]) == ("cut-1", 0.5, 1.5, 0)
+    assert of_cut["words"] and of_cut["words"][-1]["end"] <= 1.7
     assert (of_table["pred_text"], of_table["age"], of_table["path"]) == (second, "40", str(SECOND))
     assert failed["error"]["type"] == "ManifestError"
     assert (out / "s.tar/x/first.txt").read_text().strip() == first and (out / "cut-1.txt").exists()

@@ -24,12 +24,10 @@ from fastscribe.errors import UsageError
 from fastscribe.ray.options import RayHook
 from fastscribe.results.interfaces import OutputRun
 from fastscribe.transcriber import Transcriber
-from tests.conftest import AUDIO, MODELS
+from tests.conftest import AUDIO, FIRST, MODEL
 from tests.helpers.warm_process import WARM
 
-MODEL = MODELS / "tdt_demo" / "model.nemo"
 MANY = run.MANY_INPUTS
-FIRST = next(AUDIO.glob("01_*"))
 
 
 @pytest.fixture(scope="module")

@@ -19,10 +19,9 @@ import pytest
 from fastscribe.cli.progress_bar import Pace, ProgressBar, Status, make_status
 from fastscribe.cli.terminal import say
 from fastscribe.pipeline.stats import Progress
-from tests.conftest import AUDIO, MODELS
+from tests.conftest import AUDIO, MODEL
 from tests.helpers.processes import fastscribe, on_terminal, set_columns, terminal_environment
 
-MODEL = MODELS / "tdt_demo" / "model.nemo"
 LONG = AUDIO / "e10_concat_45s.flac"
 
 

@@ -87,21 +87,6 @@ def test_wrong_usage_without_stderr() -> None:
     assert done.returncode == 2
 
 
-def test_deeply_nested_row(tmp_path: Path) -> None:
-    depths = (99, 101, 500, 984, 3000)
-    lines = [f'{{"audio_filepath": "a.flac", "depth": {depth}, "x": {"[" * depth}{"]" * depth}}}' for depth in depths]
-    lines.append('{"audio_filepath": "a.flac", "x": "' + "[" * 200 + '"}')  # brackets in a string are not nesting
-    (tmp_path / "manifest.jsonl").write_text("\n".join(lines))
-    shutil.copy(FIRST, tmp_path / "a.flac")
-    done = transcribe(tmp_path / "manifest.jsonl", "-o", tmp_path / "out")
-    assert done.returncode == 1
-    found = rows((tmp_path / "out" / "transcripts.jsonl").read_text())
-    errors = [row["error"]["message"] for row in found if "error" in row]
-    assert [row["pred_text"] for row in found if "error" not in row] == [SENTENCE] * 2
-    assert [f"line {number}: " in error for number, error in zip((2, 3, 4, 5), errors, strict=True)] == [True] * 4
-    assert all("nested deeper than 100" in error or "recursion" in error for error in errors)
-
-
 def odd_mp3s(folder: Path) -> None:
     """Every kind of damage that makes mpg123 print something."""
     samples = soundfile.read(FIRST)[0]

@@ -41,13 +41,12 @@ from fastscribe.training.validation import validate
 from fastscribe.transcriber import run_fingerprint
 from fastscribe.types import Batch
 from scripts.default_model import ngrams
-from tests.conftest import AUDIO, MODELS, checkpoint
+from tests.conftest import FIRST, MODELS, checkpoint
 from tests.context import arpa_files
 
 NUM_TOKENS = 4
 FUSION = Fusion(weight=0.3, bonus=0.2, beam=5)
 TEXTS = st.lists(st.lists(st.integers(0, NUM_TOKENS - 1), max_size=12), min_size=1, max_size=12)
-FIRST = next(AUDIO.glob("01_*"))
 GAINS = st.sampled_from((0.0, 0.5, 2.0, 8.0))
 
 

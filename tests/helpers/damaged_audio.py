@@ -26,11 +26,10 @@ import numpy as np
 import soundfile
 
 from fastscribe.audio.ogg import checksum
-from tests.conftest import AUDIO
+from tests.conftest import AUDIO, RATE
 from tests.helpers.warm_process import WARM, Limits, confine
 
 SPEECH = AUDIO / "04_0_00070.flac"
-RATE = 16_000
 LENGTH_S = 1.5
 MEMORY_BYTES = 1 << 30  # limit for reading a file of a few kilobytes, beyond the libraries' own
 PATIENCE_S = 30  # for one file, on a busy machine

@@ -13,10 +13,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
 
-from tests.conftest import MODELS
+from tests.conftest import MODEL
 from tests.helpers.warm_process import WARM, settle
 
-MODEL = MODELS / "tdt_demo" / "model.nemo"
 LOADED = "the model is loaded"  # a fork says so
 
 

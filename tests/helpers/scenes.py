@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from fastscribe._system import remote
-from tests.conftest import AUDIO, MODELS
+from tests.conftest import AUDIO, MODEL
 from tests.helpers.forked_runs import Runs
 
-MODEL = MODELS / "tdt_demo" / "model.nemo"
 CLIPS = {
     "one": AUDIO / "e03_one_second_exact.flac",
     "two": AUDIO / "e04_odd_len_20479.flac",

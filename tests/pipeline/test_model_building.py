@@ -69,15 +69,10 @@ def test_a_named_gpu_that_refuses_is_an_error(name: str, refusing_gpu: None) -> 
     assert caught.value.problem == BUSY
 
 
-def test_a_gpu_that_refuses_leaves_the_cpu_to_auto(refusing_gpu: None) -> None:
-    lines: list[str] = []
-    assert choose_device("auto", lines.append) == torch.device("cpu")
-    assert lines == [f"the CPU is used, because the GPU {BUSY}"]
-
-
-def test_no_command_takes_the_cpu_in_silence(refusing_gpu: None, capsys: pytest.CaptureFixture[str]) -> None:
-    choose_device("auto")
-    assert f"the CPU is used, because the GPU {BUSY}" in capsys.readouterr().err
+def test_a_gpu_that_refuses_leaves_the_cpu_to_auto(refusing_gpu: None, capsys: pytest.CaptureFixture[str]) -> None:
+    """No command takes it in silence."""
+    assert choose_device("auto") == torch.device("cpu")
+    assert capsys.readouterr().err == f"fastscribe: the CPU is used, because the GPU {BUSY}\n"
 
 
 def test_names_of_no_device() -> None:

@@ -17,9 +17,8 @@ from fastscribe.pipeline.recordings import RecordingsInFlight
 from fastscribe.pipeline.run import Run
 from fastscribe.pipeline.stats import Progress
 from fastscribe.types import AudioInfo, Hypothesis, Utterance
-from tests.conftest import MODELS
+from tests.conftest import MODELS, RATE
 
-RATE = 16_000
 NUM_RECORDINGS = 4
 
 

@@ -61,14 +61,9 @@ def test_a_merged_report_adds_up_gaps() -> None:
     results = []
     for index in range(2):
         report = stats(gaps=1, gap_s=2.0).to_json()
-        results.append(ShardResult(Paths(Path(), Shard(index, 2).suffix), np.zeros(1, ENTRY), report))
+        results.append(ShardResult(Paths(Path(), Shard(index, 2).suffix), np.zeros(1, ENTRY), report, {}))
     merged = merged_report(MergeResult(2, tuple(results)))
     assert [merged[name] for name in ("gaps", "gap_s")] == [2, 4.0]
-
-
-def test_no_price_no_cost() -> None:
-    assert stats().usd_per_1000_audio_hours is None
-    assert stats().to_json()["usd_per_1000_audio_hours"] is None
 
 
 def test_empty_run_has_no_division_by_zero() -> None:

@@ -17,9 +17,8 @@ from fastscribe.config import CHANNELS
 from fastscribe.pipeline.text_stage import LocalTexts, TextStage, finished
 from fastscribe.text.transcript import DecodedUtterance
 from fastscribe.types import Hypothesis
-from tests.conftest import AUDIO, MODELS, waveform
+from tests.conftest import AUDIO, MODELS, RATE, waveform
 
-RATE = 16_000
 CLIPS = [waveform(path) for path in sorted(AUDIO.glob("[01]*.flac"))[:3]]
 PAUSE = np.zeros(RATE, np.int16)
 Made = TypeVar("Made")

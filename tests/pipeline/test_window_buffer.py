@@ -127,22 +127,6 @@ def wait_until(condition) -> None:
         event.wait(0.01)
 
 
-def test_slow_source_yields_a_partial_window(pool) -> None:
-    more = threading.Event()
-
-    def source() -> Generator[int, None, None]:
-        yield 1
-        yield 2
-        more.wait()
-        yield 3
-
-    found = iter(buffered(source(), pool, 100, wait_s=0.05))
-    assert next(window for window in found if window is not IDLE) == [1, 2]
-    assert next(found) is IDLE  # "let go of results"; only then does the next step wait
-    more.set()
-    assert [window for window in found if window is not IDLE] == [[3]]
-
-
 def test_idle_comes_before_the_wait_for_a_window_to_be_full(pool) -> None:
     more = threading.Event()
 
@@ -198,20 +182,6 @@ def test_no_text_that_threads_finish_waits_long_for_a_window(pool, monkeypatch) 
     found = iter(buffered(source(), pool, 100))
     assert [next(found) for _ in range(4)] == [IDLE] * 4
     assert len(waits) >= 3 and max(waits) <= 0.05
-    more.set()
-    assert [window for window in found if window is not IDLE] == [[1]]
-
-
-def test_idle_is_yielded_again_and_again(pool, monkeypatch) -> None:
-    monkeypatch.setattr(window_buffer, "_IDLE_S", 0.01)
-    more = threading.Event()
-
-    def source() -> Generator[int, None, None]:
-        more.wait()
-        yield 1
-
-    found = iter(buffered(source(), pool, 100))
-    assert [next(found) for _ in range(5)] == [IDLE] * 5
     more.set()
     assert [window for window in found if window is not IDLE] == [[1]]
 

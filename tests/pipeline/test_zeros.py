@@ -17,10 +17,8 @@ from fastscribe.pipeline.engine import select_rows
 from fastscribe.segmentation.silence import find_zeros
 from fastscribe.transcriber import Transcriber
 from fastscribe.types import Batch, Failure, Purpose, Source, Utterance
-from tests.conftest import AUDIO
+from tests.conftest import AUDIO, RATE
 from tests.helpers.loading import load_batches
-
-RATE = 16_000
 
 
 def zeros(seconds: float) -> np.ndarray:

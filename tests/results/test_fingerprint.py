@@ -16,9 +16,7 @@ from fastscribe.config import Options, OutputStyle, SpeakerNames, SubtitleStyle
 from fastscribe.results import fingerprint as module
 from fastscribe.results.fingerprint import fingerprint, model_digest, option_name
 from fastscribe.types import Phrase
-from tests.conftest import MODELS
-
-MODEL = MODELS / "tdt_demo" / "model.nemo"
+from tests.conftest import MODEL, MODELS
 
 
 def of(options: Options = Options(), style: OutputStyle = OutputStyle(), **chosen: object) -> dict:  # noqa: B008 - frozen
@@ -35,6 +33,7 @@ def of(options: Options = Options(), style: OutputStyle = OutputStyle(), **chose
         ("--decoder", of(decoder="ctc")),
         ("--max-utterance-s", of(Options(max_utterance_s=3))),
         ("--channel", of(Options(channel=1))),
+        ("--track", of(Options(track=1))),
         ("--speakers", of(Options(speakers="channels"))),
         ("--remove-fillers", of(Options(remove_fillers=True))),
         ("--itn", of(Options(itn=True))),
@@ -71,7 +70,8 @@ def test_speed_options_do_not_count() -> None:
 
 
 def test_resolved_beam_counts() -> None:
-    """A model's default beam and the same beam from the command line are equal."""
+    """A model's default beam and the same beam from the command line are equal, as are no track and the first."""
+    assert of(Options(track=0)) == of()
     assert of(Options(beam=1)) == of() and "--beam" not in of()
     assert of(Options(beam=8), beam=8) == of(beam=8) != of()
 
@@ -129,9 +129,3 @@ def test_model_digest_is_independent_of_read_size(tmp_path: Path, monkeypatch: p
         blocks = [content[start : start + 1000] for start in range(0, max(1, size), 1000)]
         expected = hashlib.sha256(b"".join(hashlib.sha256(block).digest() for block in blocks)).hexdigest()
         assert model_digest(path) == f"sha256:{expected[:32]}"
-
-
-def test_track() -> None:
-    """The first track is the default."""
-    assert of(Options(track=0)) == of() and "--track" not in of()
-    assert of(Options(track=1))["--track"] == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -133,17 +132,6 @@ def test_a_list_in_place_of_a_manifest_gives_new_fields(clip: Path) -> None:
     assert is_done(ledger, source(clip)) and ledger.num_renewed == 1
 
 
-def test_failures_are_skipped_by_default(clip: Path) -> None:
-    previous = after((source(clip), True))
-    ledger = JournalLedger(RUN, previous)
-    assert is_done(ledger, source(clip))
-    assert ledger.failed_before == 1
-    again = JournalLedger(replace(RUN, retry_failed=True), previous)
-    assert not is_done(again, source(clip))
-    assert again[0].entry_index == 0
-    assert again.failed_before == 0
-
-
 def test_missing_input_keeps_its_key_when_it_appears(tmp_path: Path) -> None:
     clip = tmp_path / "late.wav"
     previous = after((input_failure(str(clip), "no such file or folder"), True))
@@ -174,23 +162,3 @@ def test_each_input_is_in_one_shard(numbers: list[int], count: int) -> None:
     assert all(sum(row) == 1 for row in held)
     keys = {ledgers[row.index(True)][item.index].key for row, item in zip(held, items, strict=True)}
     assert len(keys) == len(items)
-
-
-def test_ledger_is_thread_safe(tmp_path: Path) -> None:
-    items = [source(tmp_path / f"{number}.wav", number) for number in range(400)]
-    previous = after(*[(item, item.index % 3 == 0) for item in items[:200]])
-    ledger = JournalLedger(RUN, previous)
-    done: list[int] = []
-    for item in items:
-        ledger.expect(item)
-
-    def ask(temp: list[Source]) -> None:
-        done.extend(item.index for item in temp if ledger.skip(item))
-
-    threads = [threading.Thread(target=ask, args=(items[start::8],)) for start in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(done) == list(range(200))
-    assert ledger.failed_before == 67

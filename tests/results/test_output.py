@@ -19,7 +19,7 @@ import pytest
 from fastscribe._system import remote
 from fastscribe._system.remote.store import RemoteNotFound, RemoteUnavailable
 from fastscribe._system.text_layout import clean_text
-from fastscribe.audio.failures import input_failure, to_failure
+from fastscribe.audio.failures import to_failure
 from fastscribe.config import OutputStyle
 from fastscribe.errors import AudioError, OutputError, UsageError
 from fastscribe.results.interfaces import Moved, OutputRun
@@ -148,14 +148,6 @@ def test_a_place_that_stands_still_is_said(tmp_path: Path, monkeypatch: pytest.M
     assert Place(tmp_path / "out").rows() == ["/in/a.wav"]
 
 
-def test_the_same_command_does_what_is_left(place: Place) -> None:
-    assert place.run(["a.wav", "b.wav"], "txt") == ["a.wav", "b.wav"]
-    assert place.run(["c.wav", "b.wav", "a.mp3"], "txt") == ["c.wav", "a.mp3"]
-    files = place.contents()
-    assert set(files.values()) == {"a.wav", "b.wav", "c.wav", "a.mp3"} and files["a.txt"] == "a.wav"
-    assert len(place.rows()) == 4
-
-
 def test_other_settings_need_another_place(place: Place) -> None:
     place.run(["a.wav"], "txt")
     with pytest.raises(UsageError, match=r"holds results of a run with other settings .*--beam was 1, is 4"):
@@ -163,24 +155,6 @@ def test_other_settings_need_another_place(place: Place) -> None:
     with pytest.raises(UsageError, match="holds results of a run without shards, of a run divided otherwise than 0/2"):
         place.opened("txt", shard=Shard(0, 2))
     assert place.run(["a.wav"], "txt") == [] and place.rows() == ["/in/a.wav"]
-
-
-def test_somebodys_file_stays_and_is_counted_in_one_line(place: Place) -> None:
-    place.write("a.txt", "mine")
-    place.write("b.txt", "mine too")
-    for _ in range(2):
-        said: list[str] = []
-        place.run(["a.wav", "b.wav", "c.wav"], "txt", say=said.append)
-        files = place.contents()
-        assert (files["a.txt"], files["b.txt"], files["c.txt"]) == ("mine", "mine too", "c.wav")
-        assert sorted(files.values()) == ["a.wav", "b.wav", "c.wav", "mine", "mine too"]
-    assert said == []  # names are given once
-    place.run([], "txt", overwrite=True)
-    assert place.contents() == {"a.txt": "mine", "b.txt": "mine too"}
-    place.run(["a.wav", "b.wav"], "txt", say=said.append)
-    [line] = said
-    assert f"{place.where}/a.txt (and 1 more): no run of fastscribe wrote this file" in line
-    assert line.rpartition(" ")[2] + ".txt" in place.contents()
 
 
 def test_overwrite_removes_what_runs_wrote_alone(place: Place) -> None:
@@ -338,25 +312,6 @@ def test_a_result_goes_with_the_row_that_someone_deleted(tmp_path: Path, gone: i
             assert output.not_given_line() == "" and output.totals() == (2, 0, 2.0, 0)
         assert place.rows() == [f"/in/{id}" for id in left]
     assert sorted(place.contents()) == ["a.txt", "b.txt", "c.txt"]
-
-
-@pytest.mark.parametrize("is_listed", [True, False], ids=["a file's list", "a list on stdin"])
-def test_a_result_stays_while_its_recording_is_out_of_reach(place: Place, tmp_path: Path, is_listed: bool) -> None:
-    (here := tmp_path / "a.wav").touch()
-    source = Source(str(here), str(here), "a.wav")
-    missing = source if is_listed else input_failure(str(here), "permission denied")
-    with place.opened("txt", "json") as output:
-        assert output.ledger.expect(source) and not output.ledger.skip(source)
-        output.write(spoken("a.wav"))
-    before, rows = place.contents(), place.rows()
-    assert len(before) == 2
-    here.unlink()
-    for retry_failed in (False, True):
-        with place.opened("txt", "json", retry_failed=retry_failed) as output:
-            assert output.ledger.expect(missing) and output.ledger.skip(missing)
-            assert (output.ledger.num_done, output.ledger.num_out_of_reach) == (1, 1)
-            assert output.totals() == (1, 0, 1.0, 0)
-        assert (place.contents(), place.rows()) == (before, rows)
 
 
 def test_a_ledger_is_read_without_a_change(place: Place, tmp_path: Path) -> None:
@@ -533,41 +488,6 @@ def test_hostile_ids_are_written_below_the_folder(tmp_path: Path, id: str) -> No
     Place(tmp_path / "out").run([id], "txt")
     assert list(Place(tmp_path / "out").contents().values()) == [clean_text(id)]
     assert os.listdir(tmp_path) == ["out"]
-
-
-@pytest.mark.parametrize("call", ["replace", "fsync"])
-def test_a_full_disk_ends_the_run_and_the_next_one_goes_on(
-    tmp_path: Path, call: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*arguments: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    place = Place(tmp_path)
-    place.run(["a.wav"], "txt")
-    with monkeypatch.context() as patch:
-        output = place.opened("txt")
-        patch.setattr(os, call, fail)
-        put(output, spoken("b.wav"))
-        for method in (output.flush, output.close):
-            with pytest.raises(OutputError, match="cannot be written: No space left on device"):
-                method()
-    assert place.contents() == {"a.txt": "a.wav"}
-    place.run(["a.wav", "b.wav"], "txt")
-    assert place.contents() == {"a.txt": "a.wav", "b.txt": "b.wav"} and place.rows() == ["/in/a.wav", "/in/b.wav"]
-
-
-def test_a_file_that_cannot_be_written_is_made_by_the_next_run(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    (tmp_path / "x").write_text("a file where a folder belongs")
-    for new in (["x/a.wav", "b.wav"], []):
-        with place.opened("txt") as output:
-            ids = ("x/a.wav", "b.wav")
-            assert [id for index, id in enumerate(ids) if put(output, spoken(id, index=index))] == new
-            output.flush()
-            assert [error.filename for error in output.not_made] == [str(tmp_path / "x" / "a.txt")]
-    (tmp_path / "x").unlink()
-    assert place.run(["x/a.wav"], "txt") == []
-    assert place.contents() == {"x/a.txt": "x/a.wav", "b.txt": "b.wav"}
 
 
 def test_a_folder_that_cannot_be_searched_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,14 +23,12 @@ from fastscribe.results.merge import merge
 from fastscribe.results.shards import Shard
 from fastscribe.training.batch_search import cached_batch_sizes
 from fastscribe.training.state import RunFolder
-from tests.conftest import MODELS
+from tests.conftest import MODEL
 from tests.fakes.killed_disk import run, sources
 from tests.helpers.crash_scenes import fail_everywhere, scenes, stop_everywhere, stop_twice
 from tests.helpers.power_cut import Disk, State, remake, watched
 
 pytestmark = pytest.mark.linux
-
-TINY = MODELS / "tdt_demo" / "model.nemo"
 
 
 def states_of(folder: Path, change: Callable[[], object], has_syncfs: bool = True) -> list[State]:
@@ -136,7 +134,7 @@ def test_power_cut_while_a_model_is_saved(tmp_path: Path) -> None:
     """The old or the new model is complete once the next run has opened the folder."""
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
-    checkpoint = read_checkpoint(TINY)
+    checkpoint = read_checkpoint(MODEL)
     names = [name for name, tensor in checkpoint.weights.items() if tensor.is_floating_point()][:2]
     found = set()
 
@@ -170,11 +168,11 @@ def test_power_cut_while_a_model_is_saved(tmp_path: Path) -> None:
 def test_power_cut_during_a_conversion(
     to: ExportFormat | None, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpoint = read_checkpoint(TINY)
+    checkpoint = read_checkpoint(MODEL)
     monkeypatch.setattr(models, "_read_model", lambda path: checkpoint)
     root = tmp_path / "root"
     root.mkdir()
-    states = states_of(root, lambda: models.convert(str(TINY), root / name, "bf16", None, to))
+    states = states_of(root, lambda: models.convert(str(MODEL), root / name, "bf16", None, to))
     whole = {path: content for path, content in states[-1].items() if path.startswith("model")}
     assert whole and read_checkpoint(root / name).config == checkpoint.config
     assert all((root / path).read_bytes() == content for path, content in whole.items() if content is not None)
@@ -183,7 +181,7 @@ def test_power_cut_during_a_conversion(
         assert model in ({}, whole)
     again = remake(tmp_path / "again", states[len(states) // 2])
     if not (again / name).is_file():
-        models.convert(str(TINY), again / name, "bf16", None, to)
+        models.convert(str(MODEL), again / name, "bf16", None, to)
     assert [path.name for path in again.iterdir()] == [name]
 
 

@@ -45,17 +45,6 @@ def run(
     return output
 
 
-def test_other_formats_are_made_of_the_rows(place: Place) -> None:
-    place.run(IDS, "txt")
-    rows = place.rows()
-    for again in (2, 0):
-        with place.opened("json", "txt") as output:
-            assert not any(put(output, failed(id, index)) for index, id in enumerate(IDS))
-            assert output.files.num_made_again == again and not output.files.laid_out_again
-    assert json.loads(place.contents()["b.json"])["text"] == "b.wav" and place.contents()["b.txt"] == "b.wav"
-    assert place.rows() == rows
-
-
 def test_a_run_that_names_no_format_has_those_of_the_results(place: Place) -> None:
     """Files that are there keep their layout. A folder of rows alone stays one, and a run that names formats has these."""
     assert place.run(IDS[:1]) == ["a.wav"] and place.contents() == {}

@@ -108,21 +108,6 @@ def test_an_object_that_someone_writes_during_the_run_stays(place: Place) -> Non
     assert place.contents() == {"a.txt": "mine"} and place.rows() == ["/in/a.wav"]
 
 
-def test_a_store_without_conditional_writes_is_named_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = remote.write_object
-
-    def write_anyway(url: str, data: bytes, if_version: str | None = None) -> str:
-        return write(url, data)
-
-    monkeypatch.setattr(remote, "write_object", write_anyway)
-    said: list[str] = []
-    place.run(["a.wav"], "txt", say=said.append)
-    assert len(said) == 1 and "cannot refuse to replace" in said[0]
-    place.write("b.txt", "mine")
-    place.run(["b.wav"], "txt")
-    assert place.contents()["b.txt"] == "mine" and len(place.contents()) == 3
-
-
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_edited_rows_are_kept_beside(place: Place, overwrite: bool) -> None:
     place.run(["a.wav"], "txt")

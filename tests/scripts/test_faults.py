@@ -9,30 +9,26 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-import soundfile
 
-from fastscribe import Failure, Options, Transcriber, Transcript
-from fastscribe.audio import read as read_module
+from fastscribe import Failure
 from fastscribe.audio.inputs import expand
 from fastscribe.audio.probe import probe
 from fastscribe.audio.read import read
 from fastscribe.errors import AudioError
 from fastscribe.types import Source
-from tests.conftest import AUDIO, MODELS
+from tests.conftest import AUDIO, RATE
 from tests.helpers.damaged_audio import damaged, examine
 from tests.helpers.forked_runs import Runs
 from tests.helpers.kill_runs import arguments, compare, kill_runs, make_clips, rows_of
 
 pytestmark = pytest.mark.linux
 
-MODEL = MODELS / "tdt_demo" / "model.nemo"
 FILES = sorted(AUDIO.glob("0*.flac"))[:5]
-RATE = 16_000
 SPARSE_BYTES = 2_000_000_000
 
 
@@ -109,88 +105,6 @@ def test_two_gigabytes_of_zeros(tmp_path: Path, extension: str, begin: bytes) ->
 
 
 # --- files that change -----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def loaded() -> Transcriber:
-    return Transcriber.load(MODEL, device="cpu", dtype="fp32", options=Options(batch_size=4))
-
-
-@pytest.fixture(scope="module")
-def texts(loaded: Transcriber) -> dict[str, str]:
-    return transcribe(loaded, FILES)
-
-
-def transcribe(transcriber: Transcriber, paths: list[Path]) -> dict[str, str]:
-    """Return the text, or a failure's stage and message, by file name."""
-    found: dict[str, str] = {}
-    for result in transcriber.transcribe(paths):
-        path = result.path if isinstance(result, Failure) else result.audio.path
-        assert Path(path).name not in found
-        text = result.text if isinstance(result, Transcript) else f"{result.stage}: {result.message}"
-        found[Path(path).name] = text
-    return found
-
-
-def copies(folder: Path) -> list[Path]:
-    return [Path(shutil.copy(path, folder)) for path in FILES]
-
-
-def before_opening(poison: Path, fault: Callable[[], None], monkeypatch) -> None:
-    """Run `fault` between probing and reading of `poison`."""
-    original = read_module._opened
-
-    def opened(audio, *arguments, **named):
-        if audio.path == str(poison):
-            fault()
-        return original(audio, *arguments, **named)
-
-    monkeypatch.setattr(read_module, "_opened", opened)
-
-
-def shrink(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def change(path: Path) -> None:
-    soundfile.write(path, np.zeros((20_000, 2), np.int16), 8_000, format="FLAC")
-
-
-FAULTS = {
-    "vanishes": (lambda path: path.unlink(missing_ok=True), ("cannot be", "no such file")),
-    "shrinks": (shrink, ("truncated", "cannot be decoded")),
-    "changes": (change, ("changed since",)),
-    "is emptied": (lambda path: os.truncate(path, 0), ("cannot be",)),
-}
-
-
-@pytest.mark.parametrize("name", FAULTS)
-def test_file_that_changes_after_probing(name, loaded, texts, tmp_path: Path, monkeypatch) -> None:
-    fault, messages = FAULTS[name]
-    paths = copies(tmp_path)
-    before_opening(paths[2], lambda: fault(paths[2]), monkeypatch)
-    found = transcribe(loaded, paths)
-    failed = found.pop(paths[2].name)
-    assert failed.startswith("load: ") and any(message in failed for message in messages)
-    assert found == {name: text for name, text in texts.items() if name != paths[2].name}
-
-
-def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path, monkeypatch) -> None:
-    path = tmp_path / "a.wav"
-    soundfile.write(path, np.zeros(10 * RATE, np.int16), RATE)
-    audio = probe(source(path))
-    blocks = read_module.blocks(audio, RATE)
-    next(blocks)
-    shrink(path)
-    with pytest.raises(AudioError, match=r"truncated or damaged: 10\.00 s expected"):
-        list(blocks)
-
-
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
-def test_an_unreadable_file(loaded, texts, tmp_path: Path) -> None:
-    paths = copies(tmp_path)
-    paths[0].chmod(0)
-    assert transcribe(loaded, paths) == texts | {paths[0].name: "probe: permission denied"}
 
 
 def test_a_folder_that_vanishes_while_it_is_walked(tmp_path: Path) -> None:

@@ -18,9 +18,8 @@ from fastscribe.segmentation.gap_search import Surroundings, find_clear_speech
 from fastscribe.segmentation.loudness import frame_energy
 from fastscribe.segmentation.spans import find_untranscribed_spans
 from fastscribe.types import AudioInfo, Hypothesis, Segment, Source, Utterance, Word
-from tests.conftest import AUDIO, MODELS, waveform
+from tests.conftest import AUDIO, MODELS, RATE, waveform
 
-RATE = 16000
 CLIPS = [waveform(path).astype(np.float32) / 32768 for path in sorted(AUDIO.glob("0[1-5]*.flac"))]
 rng = np.random.default_rng(0)
 

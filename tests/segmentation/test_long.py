@@ -18,10 +18,9 @@ from fastscribe.segmentation.segment import choose_pieces, split
 from fastscribe.text.tokenizer import Tokenizer
 from fastscribe.text.transcript import assemble
 from fastscribe.types import AudioInfo, Hypothesis, Source, Utterance
-from tests.conftest import AUDIO, MODELS, checkpoint, recognizer, waveform
+from tests.conftest import AUDIO, MODELS, RATE, checkpoint, recognizer, waveform
 from tests.helpers.collate import collate
 
-RATE = 16000
 CLIPS = [waveform(path).astype(np.float32) / 32768 for path in sorted(AUDIO.glob("[01]*.flac"))]
 TEN_HOURS_S = 36_000
 

@@ -15,9 +15,8 @@ from fastscribe.audio.probe import probe
 from fastscribe.segmentation import vad
 from fastscribe.segmentation.segment import split
 from fastscribe.types import AudioInfo, Source
-from tests.conftest import AUDIO, MODELS, waveform
+from tests.conftest import AUDIO, MODELS, RATE, waveform
 
-RATE = 16000
 CLIPS = [waveform(path).astype(np.float32) / 32768 for path in sorted(AUDIO.glob("0[1-5]*.flac"))]
 missing = [name for name in ("silero_vad", "onnxruntime") if importlib.util.find_spec(name) is None]
 needs_the_extra = pytest.mark.skipif(bool(missing), reason=f"the extra `vad` is not installed: no {', '.join(missing)}")

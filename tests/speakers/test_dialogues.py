@@ -22,11 +22,9 @@ from fastscribe.speakers import dialogues
 from fastscribe.speakers.dialogues import speakers_of
 from fastscribe.types import Batch, Gap
 from tests.cli.test_cli import rows
-from tests.conftest import AUDIO, MODELS, waveform
+from tests.conftest import AUDIO, MODEL, RATE, waveform
 from tests.helpers.processes import fastscribe, refused
 
-RATE = 16_000
-MODEL = MODELS / "tdt_demo" / "model.nemo"
 CLIPS = [waveform(path) for path in sorted(AUDIO.glob("[01]*.flac"))[:5]]
 TEXTS = [row["text"] for row in map(json.loads, (AUDIO.parent / "manifest.jsonl").read_text().splitlines())]
 NAMES = ("agent", "customer")

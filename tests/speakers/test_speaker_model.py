@@ -24,7 +24,7 @@ from fastscribe.speakers.settings import parse_streaming
 from fastscribe.speakers.turns import turns_of
 from fastscribe.types import Batch
 from tests.cli.test_cli import rows
-from tests.conftest import AUDIO, MODELS, waveform
+from tests.conftest import AUDIO, MODEL, RATE, waveform
 from tests.helpers import nemotron_diarization, sortformer
 from tests.helpers.forked_workers import forked_workers
 from tests.helpers.processes import fastscribe, refused
@@ -33,8 +33,6 @@ from tests.speakers.test_sortformer import probabilities
 if TYPE_CHECKING:
     from fastscribe.audio.sound import OpenSound
 
-RATE = 16_000
-MODEL = MODELS / "tdt_demo" / "model.nemo"
 CLIPS = sorted(AUDIO.glob("[01]*.flac"))[:5]
 LONG = np.concatenate([waveform(path) for path in CLIPS]).astype(np.int16)
 EDGES = [AUDIO / name for name in ("e02_0p3s.flac", "e05_silence_2s.flac", "e08_stereo_44k1.flac")]

@@ -21,13 +21,11 @@ from fastscribe.speakers import voice_prints
 from fastscribe.speakers.side_model import VoicePrinter
 from fastscribe.speakers.voice_prints import VoicePrints, alone, choose_stretches, turns_of_words
 from fastscribe.types import AudioInfo, Batch, Turn
-from tests.conftest import AUDIO, MODELS, waveform
+from tests.conftest import AUDIO, MODEL, RATE, waveform
 from tests.helpers import sortformer, voices
 from tests.helpers.processes import fastscribe, refused
 from tests.speakers.test_voice_model import vectors
 
-RATE = 16_000
-MODEL = MODELS / "tdt_demo" / "model.nemo"
 CLIPS = [waveform(path) for path in sorted(AUDIO.glob("[01]*.flac"))[:4]]
 ROUNDING = 1e-3  # rows have 16-bit floats
 

@@ -13,10 +13,9 @@ from fastscribe import Options, Transcriber, Transcript, UsageError
 from fastscribe.text.tokenizer import Tokenizer
 from fastscribe.text.transcript import nbest
 from fastscribe.types import AudioInfo, Hypothesis, Utterance
-from tests.conftest import AUDIO, MODELS, waveform
+from tests.conftest import AUDIO, MODEL, MODELS, waveform
 from tests.helpers.processes import fastscribe, refused
 
-MODEL = MODELS / "tdt_demo" / "model.nemo"
 CLIPS = sorted(AUDIO.glob("0*.flac"))[:2]
 PIECES = Tokenizer(pieces=("▁a", "t", "▁at", "▁on", "▁"), kind="subword")
 

@@ -16,11 +16,10 @@ from fastscribe.training.data import prepare
 from fastscribe.training.lora import add_adapters
 from fastscribe.training.recipe import LoraRecipe, OptimiserRecipe, Recipe, parse_recipe
 from fastscribe.training.weights import Weights
-from tests.conftest import MODELS
+from tests.conftest import MODEL
 from tests.training.test_network import noise, tiny
 from tests.training.test_trainer import recipe_of, steps_of, trainer_of, weights_of
 
-KNOWN = MODELS / "tdt_demo" / "model.nemo"
 RANK = 4
 TARGETS = (
     "linear_q.weight",
@@ -88,16 +87,16 @@ def lora_recipe(manifest: Path, **sections: Any) -> Recipe:
 def test_run(manifest: Path, tmp_path: Path) -> None:
     """A resumed run with checkpointing equals one without that was never stopped. Of the encoder, only the targets move."""
     recipe, dtype = lora_recipe(manifest, optimiser={"freeze": ["predictor"]}), torch.bfloat16
-    whole = trainer_of(recipe, tmp_path / "whole", dtype, read_checkpoint(KNOWN))
+    whole = trainer_of(recipe, tmp_path / "whole", dtype, read_checkpoint(MODEL))
     assert whole.run() and whole.progress.start_rate is not None
     checkpointed = replace(recipe, batch=replace(recipe.batch, gradient_checkpointing=True))
-    stopped = trainer_of(checkpointed, tmp_path / "resumed", dtype, read_checkpoint(KNOWN))
+    stopped = trainer_of(checkpointed, tmp_path / "resumed", dtype, read_checkpoint(MODEL))
     stopped.requested_signal = 15
     assert not stopped.run()
-    resumed = trainer_of(checkpointed, tmp_path / "resumed", dtype, read_checkpoint(KNOWN))
+    resumed = trainer_of(checkpointed, tmp_path / "resumed", dtype, read_checkpoint(MODEL))
     assert 0 < resumed.progress.step < whole.progress.step and resumed.run()
     known, expected, tuned = (
-        read_checkpoint(KNOWN).weights,
+        read_checkpoint(MODEL).weights,
         weights_of(whole.folder.last),
         weights_of(resumed.folder.last),
     )
@@ -154,5 +153,5 @@ def test_refused(manifest: Path, tmp_path: Path) -> None:
         UsageError, match=r"optimiser\.lora\.rank: 65 is more than 64, the width of this model's linear"
     ):
         trainer_of(
-            lora_recipe(manifest, optimiser={"lora": {"rank": 65}}), tmp_path / "run", init=read_checkpoint(KNOWN)
+            lora_recipe(manifest, optimiser={"lora": {"rank": 65}}), tmp_path / "run", init=read_checkpoint(MODEL)
         )

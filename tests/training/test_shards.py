@@ -169,22 +169,15 @@ def test_empty_member(tmp_path: Path) -> None:
 
 
 def test_unusable_archives(tars: Path) -> None:
-    packed({"0.flac": b"x"}, tars / "packed.tar", "w:gz")
     write(tars / "one.json", [{"audio_filepath": "0.flac", "duration": 1.0, "text": "one"}])
     whole = (tars / "audio_0.tar").read_bytes()
-    (tars / "half.tar").write_bytes(whole[:600])
-    (tars / "start.tar").write_bytes(whole[:100])
+    for name, size in (("half.tar", 600), ("start.tar", 100)):
+        (tars / name).write_bytes(whole[:size])
     (tars / "other.tar").write_bytes(b"no tar" * 1000)
-    problems = {
-        "packed.tar": "compressed: only a tar without compression",
-        "none.tar": "no such file",
-        "half.tar": "cut off: it ends in the middle of a member",
-        "start.tar": "cut off: it ends in the middle of a member",
-        "other.tar": "no tar archive",
-    }
+    problems = {"none": "no such file", "half": "cut off: it", "start": "cut off: it", "other": "no tar archive"}
     for name, problem in problems.items():
-        with pytest.raises(UsageError, match=rf"{name}: .*{problem}"):
-            read(tars / "one.json", tar=str(tars / name))
+        with pytest.raises(UsageError, match=rf"{name}\.tar: .*{problem}"):
+            read(tars / "one.json", tar=str(tars / f"{name}.tar"))
 
 
 def test_archive_that_is_cut_off_later(tars: Path) -> None:

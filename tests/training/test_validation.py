@@ -29,11 +29,10 @@ from fastscribe.training.recipe import Recipe
 from fastscribe.training.trainer import Trainer
 from fastscribe.training.validation import Gain, ValidationResult, least_gain, validate, with_weights
 from fastscribe.types import Batch, Hypothesis
-from tests.conftest import AUDIO, MODELS
+from tests.conftest import AUDIO, MODEL
 from tests.training.test_trainer import recipe_of
 from tests.training.test_trainer import trainer_of as new_trainer
 
-DEMO = MODELS / "tdt_demo" / "model.nemo"
 START = [2, 0, 3, 1, 4, 2, 1, 3]  # errors of recordings with ten words each
 UNCLEAR = [2, 0, 2, 2, 3, 2, 1, 3]
 CLEAR = [0, 0, 1, 0, 1, 1, 0, 1]
@@ -81,7 +80,7 @@ def test_least_gain_of_a_set() -> None:
 
 def test_unreadable_recordings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(validation, "_MAX_S", 0.0)  # one recording per batch
-    checkpoint, good = read_checkpoint(DEMO), sorted(AUDIO.glob("0*.flac"))[0]
+    checkpoint, good = read_checkpoint(MODEL), sorted(AUDIO.glob("0*.flac"))[0]
     (tmp_path / "bad.wav").write_bytes(b"not audio")
     bad = Example(str(tmp_path / "bad.wav"), "nothing", 100.0)
     examples = [bad, Example(str(good), "wholly different words", soundfile.info(good).duration)]
@@ -109,12 +108,12 @@ def test_digital_silence_is_not_decoded(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Recognizer, "transcribe", counted)
     loader = AudioDataLoader(examples, 16_000, 0.0, 1, lambda line: None)
-    found = validate(read_checkpoint(DEMO), examples, loader, "cpu", "fp32")
+    found = validate(read_checkpoint(MODEL), examples, loader, "cpu", "fp32")
     assert given == [1] and found.counts.keys() == {0, 1}
 
 
 def test_weights_rounded_as_saved() -> None:
-    checkpoint = read_checkpoint(DEMO)
+    checkpoint = read_checkpoint(MODEL)
     weights = {"a": torch.tensor([1.0001, 3.0]), "count": torch.tensor(1 << 20)}
     kept = with_weights(checkpoint, weights, torch.bfloat16).weights
     assert kept["a"].dtype == torch.bfloat16 and kept["a"].tolist() == [1.0, 3.0] and kept["count"] == 1 << 20
@@ -145,12 +144,12 @@ def validations(monkeypatch: pytest.MonkeyPatch, exact: list[list[int]]) -> list
 
 
 def trainer_of(recipe: Recipe, folder: Path) -> Trainer:
-    return new_trainer(recipe, folder, init=read_checkpoint(DEMO))
+    return new_trainer(recipe, folder, init=read_checkpoint(MODEL))
 
 
 def is_start(folder: Path) -> bool:
     """True if `best` is the model of --init: its weights, and what it states."""
-    start, best = read_checkpoint(DEMO), read_checkpoint(folder / "best")
+    start, best = read_checkpoint(MODEL), read_checkpoint(folder / "best")
     same = all(
         torch.equal(weight.float(), best.weights[name]) for name, weight in start.weights.items() if weight.dim()
     )
@@ -215,7 +214,7 @@ def test_best_that_is_worse_than_the_start_is_said(
     validations += [START, WORSE]
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(f"data: {{train: {manifest}}}\nrun: {{keep_start: false}}\n")
-    train(recipe, tmp_path / "run", str(DEMO), 1, "cpu", "fp32", False, False)
+    train(recipe, tmp_path / "run", str(MODEL), 1, "cpu", "fp32", False, False)
     assert said()[-1].endswith(": no better, and best is that step: run.keep_start: true would keep the start")
 
 
@@ -232,7 +231,7 @@ def test_clearly_better_case_is_said_where_the_start_stays(
     exact += [START, CLEAR]
     validations += [START, START]
     for _ in range(1 + is_resumed):
-        train(manifest, tmp_path / "run", str(DEMO), 1, "cpu", "fp32", False, False)
+        train(manifest, tmp_path / "run", str(MODEL), 1, "cpu", "fp32", False, False)
     assert said()[-3:-1] == [
         "the best step of training has 20.00 %, as --init has (80 words): no better",
         "with case and punctuation training got clearly better, from 20.00 % of the words wrong to 5.00 %: "
@@ -247,7 +246,7 @@ def test_what_is_said(
     """Before the first step, how little the recordings can show; at the end, which weights `best` has, and why."""
     validations += [START, errors]
     run = tmp_path / "run"
-    train(manifest, run, str(DEMO), 1, "cpu", "fp32", False, False)
+    train(manifest, run, str(MODEL), 1, "cpu", "fp32", False, False)
     lines = said()
     few = lines.index("before the first step: WER 20.00 %") + 1
     assert lines[few].startswith(
@@ -281,7 +280,7 @@ def test_each_line_with_the_deciding_rate_names_the_sets(
     sets = {"news": {"wer": 0.5}, "noise": {"words_per_min": 3.0}}
     result = ValidationResult({"wer": 0.5, "exact_wer": 0.5, "cer": 0.5}, sets, 0.5, counts_of(START), counts_of(START))
     monkeypatch.setattr(trainer_module, "validate", lambda *given: result)
-    train(few, tmp_path / "run", str(DEMO), 1, "cpu", "fp32", False, False)
+    train(few, tmp_path / "run", str(MODEL), 1, "cpu", "fp32", False, False)
     named = [line for line in said() if "WER 50.00 %, news 50.00 %, noise 3.00 words/min" in line]
     assert [line.partition(":")[0] for line in named] == ["before the first step", "epoch 1"]
 
@@ -293,14 +292,14 @@ def test_recordings_of_their_own_can_show_little_too(
     validations += [[9] * 8, [9] * 8]
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(f"data: {{train: {manifest}, validation: {manifest.with_name('validation.jsonl')}}}")
-    train(recipe, tmp_path / "run", str(DEMO), 0, "cpu", "fp32", False, False)
+    train(recipe, tmp_path / "run", str(MODEL), 0, "cpu", "fp32", False, False)
     plan = "20 words to validate with: if --init has 10 % of them wrong, a gain of less than about 14.1 points will not"
     assert any(line.startswith(plan) for line in said())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fastscribe.training.validation.num_words", lambda counts: 1)
-        train(recipe, tmp_path / "run", str(DEMO), 0, "cpu", "fp32", False, False)
+        train(recipe, tmp_path / "run", str(MODEL), 0, "cpu", "fp32", False, False)
     assert any(line.startswith("1 word to validate with: ") for line in said())
-    train(recipe, tmp_path / "run", str(DEMO), 1, "cpu", "fp32", False, False)
+    train(recipe, tmp_path / "run", str(MODEL), 1, "cpu", "fp32", False, False)
     lines = said()
     after = lines[lines.index("before the first step: WER 90.00 %") + 1]
     assert after.startswith("80 words to validate with: a gain of less than about 21.2 points will not show")

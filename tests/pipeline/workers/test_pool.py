@@ -36,11 +36,10 @@ from fastscribe.pipeline.workers.arena import Arena
 from fastscribe.pipeline.workers.pool import num_helpers
 from fastscribe.readable.edits import TextEdits
 from fastscribe.results.interfaces import Ledger
-from tests.conftest import AUDIO, MODELS
+from tests.conftest import AUDIO, MODEL, MODELS
 from tests.helpers import worker_faults
 from tests.helpers.processes import command, still_running
 
-MODEL = MODELS / "tdt_demo" / "model.nemo"
 OPTIONS = Options(batch_frames=100, max_utterance_s=8.0, threads=2)
 CLIPS = [next(AUDIO.glob(f"{number:02d}_*.flac")) for number in (12, 9, 5, 6, 8)]  # the shortest, 3 s each
 CLIP = CLIPS[0]
