@@ -34,6 +34,8 @@ def signals(seconds: float, seed: int = 0) -> dict[str, Float32Array]:
         "white noise": _noise(rng, len(at_S), 0.0),
         "wavering noise": _noise(rng, len(at_S), 0.0) * (1.1 - np.cos(2 * np.pi * 3 * at_S)),
         "plucked chords": _plucked(rng, len(at_S)),
+        "plucked melody": _plucked(rng, len(at_S), 0.5, (2.0,)),
+        "drums": _drums(rng, len(at_S)),
         "typing": _typing(rng, len(at_S)),
     }
     level = np.float32(0.1)
@@ -53,12 +55,14 @@ def _noise(rng: np.random.Generator, length: int, slope: float) -> np.ndarray:
     return np.fft.irfft(np.fft.rfft(rng.standard_normal(length)) / hertz**slope, length)
 
 
-def _plucked(rng: np.random.Generator, length: int, every_s: float = 1.2) -> np.ndarray:
-    """Return chords of plucked strings (Karplus and Strong, 1983), one every 1.2 s."""
+def _plucked(
+    rng: np.random.Generator, length: int, every_s: float = 1.2, ratios: tuple[float, ...] = (1.0, 1.25, 1.5, 2.0)
+) -> np.ndarray:
+    """Return chords of plucked strings (Karplus and Strong, 1983)."""
     sound = np.zeros(length)
     for start in range(0, length, round(every_s * RATE)):
         root = 110 * 2 ** (rng.integers(0, 12) / 12)
-        for ratio in (1.0, 1.25, 1.5, 2.0):
+        for ratio in ratios:
             period = round(RATE / (root * ratio))
             string, parts = rng.uniform(-1, 1, period), []
             for _ in range(-(-min(length - start, 2 * RATE) // period)):
@@ -66,6 +70,20 @@ def _plucked(rng: np.random.Generator, length: int, every_s: float = 1.2) -> np.
                 string = 0.998 * (string + np.roll(string, -1)) / 2
             note = np.concatenate(parts)[: length - start]
             sound[start : start + len(note)] += note
+    return sound
+
+
+def _drums(rng: np.random.Generator, length: int, beat_s: float = 0.25) -> np.ndarray:
+    """Return a bass drum, a snare and a cymbal in turns, a stroke every beat."""
+    sound, at_S = np.zeros(length), np.arange(RATE // 2) / RATE
+    bass = np.sin(2 * np.pi * (50 * at_S + 10 * (1 - np.exp(-30 * at_S)))) * np.exp(-12 * at_S)
+    for number, start in enumerate(range(0, length, round(beat_s * RATE))):
+        stroke = 0.25 * np.diff(rng.standard_normal(len(at_S) + 1)) * np.exp(-45 * at_S)  # the cymbal
+        if number % 4 == 0:
+            stroke += bass
+        elif number % 4 == 2:
+            stroke += 0.6 * rng.standard_normal(len(at_S)) * np.exp(-18 * at_S)
+        sound[start : start + len(stroke)] += stroke[: length - start]
     return sound
 
 
