@@ -175,12 +175,12 @@ def join_texts(texts: Iterable[str]) -> str:
     parts: list[str] = []
     for text in filter(None, texts):
         if parts:
-            parts.append("" if _has_no_spaces(parts[-1][-1]) and _has_no_spaces(text[0]) else " ")
+            parts.append("" if has_no_spaces(parts[-1][-1]) and has_no_spaces(text[0]) else " ")
         parts.append(text)
     return "".join(parts)
 
 
-def _has_no_spaces(character: str) -> bool:
+def has_no_spaces(character: str) -> bool:
     """Return True for Chinese and Japanese letters and their punctuation. Korean has spaces."""
     is_wide = unicodedata.east_asian_width(character) in "WF" and unicodedata.category(character)[0] in "LP"
     return is_wide and "HANGUL" not in unicodedata.name(character, "")

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from fastscribe._system.text_layout import join_texts
+from fastscribe._system.text_layout import has_no_spaces, join_texts
 from fastscribe.text.tokenizer import Role, Tokenizer
 from fastscribe.types import Alternative, AudioInfo, Hypothesis, Segment, Token, Transcript, Utterance, Word
 
@@ -200,12 +200,15 @@ def span_around(letters: Sequence[tuple[float, float, float]]) -> tuple[float, f
 
 
 def _by_letters(word: Word, group: list[Token], has_letters: Sequence[bool]) -> Word:
-    """Return a word that starts hardly before its letters, and ends with them if others are far behind."""
+    """Return a word that starts hardly before its letters, and ends with them if another one is far behind."""
     first = next((token for token in group if has_letters[token.id]), group[0])
     if first.start_s - word.start_s <= _BESIDE_LETTERS_S and group[-1].start_s - first.end_s <= _MAX_PAUSE_S:
         return word
     letters = [(token.start_s, token.end_s, token.confidence) for token in group if has_letters[token.id]]
     start_s, end_s = span_around(letters)
+    num_others = sum(not start_s < begin_s < end_s for begin_s, *_ in letters)
+    if num_others > 1 or (num_others and any(map(has_no_spaces, word.text))):  # a phrase, of a script without spaces
+        start_s, end_s = letters[0][0] - _BESIDE_LETTERS_S, math.inf
     is_cut = bool(letters) and end_s < letters[-1][0]
     return replace(word, start_s=max(word.start_s, start_s), end_s=end_s if is_cut else word.end_s)
 

@@ -17,6 +17,7 @@ from fastscribe.types import AudioInfo, Hypothesis, Transcript, Utterance
 SUBWORDS = Tokenizer(pieces=("▁the", "▁c", "at", ".", "▁", "s", ",", "▁Is", "?"), kind="subword")
 IDS = {piece: i for i, piece in enumerate(SUBWORDS.pieces)}
 CHARACTERS = from_characters([" ", "a", "b", ".", "'"])
+PHRASES = from_characters(["好", "的", "。", "是", "ก", "า"])
 FRAME_S = 0.08
 
 
@@ -78,6 +79,10 @@ JINGLE = ([0, 50, 60, 70, 100], [1] * 5)
         (SUBWORDS, pieces("▁c", "at", "s", "."), ([0, 40, 42, 44], [1] * 4), True, [("cats.", 39, 43)]),
         (SUBWORDS, pieces("▁c", "at", "s", "."), ([0, 2, 42, 44], [1] * 4), True, [("cats.", 0, 4)]),
         (SUBWORDS, pieces("▁c", "at", "s", "."), ([0, 20, 42, 44], [1] * 4), True, [("cats.", 0, 43)]),
+        # A phrase of a script without spaces is one word, with pauses in it.
+        (PHRASES, [0, 1, 2, 3, 2], ([0, 1, 2, 70, 72], [1] * 5), False, [("好的。是。", 0, 73)]),
+        (PHRASES, [0, 2, 3, 1, 2], ([0, 2, 70, 71, 72], [1] * 5), False, [("好。是的。", 0, 73)]),
+        (PHRASES, [4, 5, 4, 5, 5], ([0, 1, 70, 71, 72], [1] * 5), False, [("กากาา", 0, 73)]),
     ],
 )
 def test_times_of_words(tokenizer: Tokenizer, ids: list[int], times: tuple, is_tdt: bool, expected: list) -> None:
