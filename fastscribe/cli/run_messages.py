@@ -246,7 +246,7 @@ def _failed_before(ledger: Ledger) -> str:
 
 
 def say_stays(ledger: Ledger, got: str = "got") -> None:
-    """Print how many results take new fields, and how many stay although their recordings are not there or out of reach.
+    """Print how many results take new fields, replace others, or stay although their recordings are not there or out of reach.
 
     Args:
         ledger: The run's, with its counts.
@@ -255,6 +255,8 @@ def say_stays(ledger: Ledger, got: str = "got") -> None:
     if number := ledger.num_renewed:
         which = "its input has" if number == 1 else "their inputs have"
         say(f"{count_of(number, 'result')} {got} the fields that {which} now")
+    if number := ledger.num_replaced:
+        say(f"{count_of(number, 'earlier result')} replaced: the list has another `duration` now")
     if number := ledger.num_out_of_reach:
         one = "1 recording with a result is out of reach: its result stays"
         say(one if number == 1 else f"{number:,} recordings with results are out of reach: their results stay")

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from fastscribe.errors import MissingExtra
@@ -109,6 +109,8 @@ class Itn:
             if _is_rest(run[: starts.index(one.input_start)]):
                 continue
             inside = run[starts.index(one.input_start) : starts.index(one.input_end + 1)]
+            if _is_list(inside):
+                continue
             first, end = inside[0].word, inside[-1].word + 1
             is_whole = [unit for unit in run if first <= unit.word < end] == list(inside)
             if is_whole:
@@ -126,6 +128,12 @@ def _stays(kind: str, text: str) -> bool:
 def _is_rest(before: Sequence[_Unit]) -> bool:
     """Return True if the words before make the number the rest of one that is not written: "a hundred and twenty"."""
     return len(before) > 1 and before[-1].text == "and" and before[-2].text in _MAGNITUDES
+
+
+def _is_list(inside: Sequence[_Unit]) -> bool:
+    """Return True for two numbers, which the grammar joins: "eleven and thirteen". "A hundred and twenty" is one."""
+    pairs = pairwise(unit.text for unit in inside)
+    return any(word == "and" and before in _NUMBER_WORDS - _MAGNITUDES for before, word in pairs)
 
 
 def _english_runs(words: Sequence[Word]) -> Iterator[list[_Unit]]:

@@ -46,6 +46,11 @@ class Ledger:
         """How many inputs are done, and have rows that get the fields that their list has now."""
         return 0
 
+    @property
+    def num_replaced(self) -> int:
+        """How many results have taken the place of one whose row had another `duration`."""
+        return 0
+
     def expect(self, source: Source | Failure) -> bool:
         """Return False if the input belongs to another shard. Called once per input, in order, from one thread."""
         self.num_given += 1

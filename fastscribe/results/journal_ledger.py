@@ -164,6 +164,10 @@ class JournalLedger(Ledger):
     def num_renewed(self) -> int:
         return int(self._journal.is_renewed.sum())
 
+    @property
+    def num_replaced(self) -> int:
+        return len(self._taken)
+
     def __getitem__(self, index: int) -> PendingInput:
         return self._pending[index]
 

@@ -129,6 +129,8 @@ def test_a_corrected_duration_is_no_sign_of_recordings_that_moved(clips: Path, t
         assert done.returncode == 0 and "--moved" not in done.stderr
         found = rows((tmp_path / "out" / "transcripts.jsonl").read_text())
         assert len(found) == 2 and "not given this time" not in done.stderr
+        replaced = "2 earlier results replaced: the list has another `duration` now" in done.stderr
+        assert replaced is ("duration" in span)
     clips.rename(tmp_path / "elsewhere")
     manifest.write_text(manifest.read_text().replace("../in", "../elsewhere"))
     assert "--moved" in fastscribe(*command).stderr

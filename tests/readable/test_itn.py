@@ -105,6 +105,10 @@ def read(itn: Itn, said: str) -> str:
         ("I twenty times and a hundred and twenty days", "I twenty times and a hundred and twenty days"),
         ("Doctor Jones, john at gmail dot com", "Doctor Jones, john at gmail dot com"),
         ("twenty \\ one [twenty]", "20 \\ one [20]"),
+        (
+            "we have eleven and thirteen years, not two hundred and thirteen",
+            "we have eleven and thirteen years, not 213",
+        ),
         ("no one says anything", "no one says anything"),
         ("", ""),
     ],
