@@ -630,9 +630,10 @@ class SubtitleStyle:
     highlight_words: bool = False  # VTT only: underline each word as it is spoken
 
     def __post_init__(self) -> None:
-        for name, unit in (("max_cue_s", " of seconds"), ("min_cue_s", " of seconds"), ("max_chars_per_second", "")):
-            if (value := getattr(self, name)) is not None or unit:
-                object.__setattr__(self, name, _real_number(name, value, unit))
+        for name in ("max_cue_s", "min_cue_s"):
+            object.__setattr__(self, name, _real_number(name, getattr(self, name), " of seconds"))
+        if (rate := self.max_chars_per_second) is not None:
+            object.__setattr__(self, "max_chars_per_second", _real_number("max_chars_per_second", rate))
         for name, least in (("max_line_width", MIN_LINE_WIDTH), ("max_lines", 1)):
             _real_number(name, getattr(self, name))
             object.__setattr__(self, name, whole_number(getattr(self, name)))

@@ -326,7 +326,7 @@ def _member_of_path(path: str, members: Collection[str], where: object) -> str:
 def _aggregate(
     languages: Section, read: Callable[[Section], Tokenizer], where: object
 ) -> tuple[Tokenizer, dict[str, Tokenizer]]:
-    """Return the tokenizer of the section tokenizer.langs, and those that it is made of by language.
+    """Return the tokenizer of the section tokenizer.langs, and the tokenizer of each of its languages.
 
     Args:
         languages: The section.

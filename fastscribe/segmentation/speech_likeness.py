@@ -73,8 +73,7 @@ def _band_levels(samples_S: Float32Array, rate: int) -> Float64Array:
 
 def _num_rises(loudness_T: Float64Array) -> int:
     """Return how often the loudness, a mean over 50 ms, rises by _RISE_DB after it has fallen as much. The begin is a rise."""
-    power_T = np.convolve(np.power(10.0, loudness_T / 10), np.full(5, 0.2), "same")
-    smooth_T = decibels(power_T)
+    smooth_T = _mean_loudness(loudness_T, 5)
     lowest_db = float(np.percentile(smooth_T, 95.0)) - _BAND_RANGE_DB
     count, is_up, turn_db = 0, False, lowest_db
     for now_db in np.maximum(smooth_T, lowest_db).tolist():
@@ -85,9 +84,14 @@ def _num_rises(loudness_T: Float64Array) -> int:
     return count
 
 
+def _mean_loudness(loudness_T: Float64Array, num_frames: int) -> Float64Array:
+    """Return the loudness of the mean power around each frame in dB [T]."""
+    return decibels(np.convolve(np.power(10.0, loudness_T / 10), np.full(num_frames, 1 / num_frames), "same"))
+
+
 def _is_struck(loudness_T: Float64Array, loud_T: BoolArray) -> bool:
     """Return True for loudness, here a mean over 30 ms, that seldom rises among loud frames, or rises fast and falls slowly."""
-    smooth_T = decibels(np.convolve(np.power(10.0, loudness_T / 10), np.full(3, 1 / 3), "same"))
+    smooth_T = _mean_loudness(loudness_T, 3)
     changes_T = (smooth_T[_SOON:] - smooth_T[:-_SOON])[loud_T[_SOON:] & loud_T[:-_SOON]]
     rises, falls = changes_T[changes_T > 0], -changes_T[changes_T < 0]
     if not len(rises) or not len(falls):

@@ -51,14 +51,8 @@ _LOG_STEPS = 10  # steps that a log line averages
 _MIN_UNREADABLE, _MAX_UNREADABLE_SHARE = 20, 0.05
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _BACKGROUNDS = "noise and rooms"  # in the fingerprint
-_RATES = (
-    "start_rate",
-    "start_counts",
-    "start_exact_counts",
-    "best_rate",
-    "best_step",
-    "num_stale",
-)  # of a run's progress
+# Of a run's progress.
+_RATES = ("start_rate", "start_counts", "start_exact_counts", "best_rate", "best_step", "num_stale")
 _KEPT_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 

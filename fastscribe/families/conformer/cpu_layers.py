@@ -157,9 +157,8 @@ class Group:
         self.q_v_HTBK = q_v_HBTK.view(heads, self.num_frames, self.batch, width)
         num_blocks = min(_QUERY_BLOCKS, max(1, self.num_frames // _MIN_QUERIES))
         self.block = -(-self.num_frames // num_blocks)  # queries
-        self.num_positions = (
-            -(-(self.num_frames + self.block - 1) // _ALIGNMENT) * _ALIGNMENT
-        )  # that a block's queries see
+        num_seen = self.num_frames + self.block - 1  # positions that a block's queries see
+        self.num_positions = -(-num_seen // _ALIGNMENT) * _ALIGNMENT
         self.scores_per_head = self.batch * self.num_frames * (self.num_frames + self.num_positions)
 
     def rows_between(self, start: int, stop: int) -> slice:
