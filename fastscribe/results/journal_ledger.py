@@ -111,13 +111,13 @@ class JournalLedger(Ledger):
         return int(entry["state"]) >> _HALF == pending.state >> _HALF
 
     def _outdated(self, source: Source | Failure) -> list[int]:
-        """Return the results of an input's row when it had another `duration`, and no other field was another one."""
+        """Return the results of an input's row when it had another `duration`; fields may have come or gone since."""
         if self._files is None or isinstance(source, Failure) or source.row is None:
             return []
         found = []
         for entry_index in self._journal.of_id(source.id):
             key, row = int(self._journal.entries["key"][entry_index]), self._files.row(entry_index)
-            if _without_length(row) == _without_length(source.row) and is_of_file(key, row, source):
+            if _may_be_one(row, source.row) and is_of_file(key, row, source):
                 found.append(entry_index)
         return found
 
@@ -207,8 +207,11 @@ def is_of_file(key: int, row: Mapping[str, Any], source: Source) -> bool:
     return False
 
 
-def _without_length(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name != "duration" and name not in _NOT_COUNTED}
+def _may_be_one(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Return True if rows differ in their `duration` alone, and in fields that one of them lacks and that decide no text."""
+    names = {name for name in before.keys() | now.keys() if name != "duration"} - _NOT_COUNTED
+    weighed = names & (_DECIDING_ALIGNED | (before.keys() & now.keys()))
+    return all(before.get(name) == now.get(name) for name in weighed)
 
 
 def state_of(source: Source | Failure, run: OutputRun) -> tuple[int, int | None, bool]:

@@ -122,7 +122,7 @@ def test_results_stay_while_their_recordings_are_out_of_reach(clips: Path, tmp_p
 def test_a_corrected_duration_is_no_sign_of_recordings_that_moved(clips: Path, tmp_path: Path) -> None:
     (manifest := tmp_path / "lists" / "rows.jsonl").parent.mkdir()
     command = ("transcribe", manifest, "-m", MODEL, "-o", tmp_path / "out")
-    for span in ({}, {"duration": 1.0}, {"duration": 1.5}):
+    for span in ({}, {"duration": 1.0}, {"duration": 1.5, "show": "A"}, {"duration": 1.25}):
         given = [{"audio_filepath": f"../in/{clip.name}", **span} for clip in sorted(clips.iterdir())]
         manifest.write_text("".join(json.dumps(row) + "\n" for row in given))
         done = fastscribe(*command)
