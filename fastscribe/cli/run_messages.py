@@ -253,8 +253,7 @@ def say_stays(ledger: Ledger, got: str = "got") -> None:
         got: Of the fields: "got", or what a dry run says.
     """
     if number := ledger.num_renewed:
-        which = "its input has" if number == 1 else "their inputs have"
-        say(f"{count_of(number, 'result')} {got} the fields that {which} now")
+        say(f"{count_of(number, 'earlier result')} {got} the fields that the list has now, without decoding")
     if number := ledger.num_replaced:
         say(f"{count_of(number, 'earlier result')} replaced: the list has another `duration` now")
     if number := ledger.num_out_of_reach:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
-from itertools import compress, islice
+from itertools import chain, compress, islice
 from pathlib import Path
 from shlex import quote
 from threading import Timer
@@ -27,7 +27,7 @@ from fastscribe._system.urls import is_url
 from fastscribe.audio.failures import relative_id
 from fastscribe.audio.formats import MAGIC, STDIN, list_kind
 from fastscribe.audio.inputs import expand
-from fastscribe.config import OutputStyle, SpeakerNames
+from fastscribe.config import OutputFormat, OutputStyle, SpeakerNames
 from fastscribe.errors import OutputError, UsageError
 from fastscribe.results.committer import Committer, is_ours
 from fastscribe.results.interfaces import Ledger, OutputRun
@@ -128,7 +128,10 @@ class JournaledOutput:
     def _open(self, run: OutputRun) -> Journal:
         storage = self._storage
         self._shards = storage.lock(self._say)
+        formats: tuple[OutputFormat, ...] = ()
         if run.overwrite:
+            journals = (storage.load(shard, whatever_is_left=True) for shard in self._shards)
+            formats = tuple(dict.fromkeys(chain.from_iterable(one.formats for one in journals)))
             self._shards = _overwrite(storage, run, self._shards, self._say)
         for other in (one for one in self._shards if one.count != run.shard.count):
             shard = f"shard {other}" if other.count > 1 else "a run without shards"
@@ -146,7 +149,10 @@ class JournaledOutput:
             facts[_NAMES] = {"in_order": list(names.in_order), "of_labels": list(map(list, names.of_labels))}
         if run.moved is not None and run.moved.old and list(run.moved) not in moves:
             facts[MOVES] = [*moves, list(run.moved)]
-        return storage.open(run.header, facts, self._say)
+        journal = storage.open(run.header, facts, self._say)
+        if run.overwrite:
+            journal.formats = formats  # of the results that were removed
+        return journal
 
     def _names_of_all(self, run: OutputRun) -> Names:
         """Return what gives names, which knows those of all shards."""

@@ -53,10 +53,10 @@ class ResultFiles:
 
     def begin(self, style: OutputStyle, names: Names) -> None:
         """Take the style of a run, and what gives names to its files."""
-        self._keeps_layout = not style.formats  # the run asks for no files
         self.style = replace(style, formats=style.formats or self._journal.formats or ("jsonl",))
         self.formats, self.names = file_formats(self.style.formats), names
         self._layout, self._names_layout = layout_keys(style)
+        self._keeps_layout = not style.formats and self._layout == layout_keys(OutputStyle())[0]  # the run states none
 
     @property
     def with_other_names(self) -> list[str]:

@@ -46,7 +46,9 @@ def run(
 
 
 def test_a_run_that_names_no_format_has_those_of_the_results(place: Place) -> None:
-    """Files that are there keep their layout. A folder of rows alone stays one, and a run that names formats has these."""
+    """Files that are there keep their layout, unless the run states one. A folder of rows alone stays one, and a run that
+    names formats has these. Results that start over have the formats of those that go.
+    """
     assert place.run(IDS[:1]) == ["a.wav"] and place.contents() == {}
     run(place, [], NARROW)
     assert set(place.contents()) == {"a.srt", "b.srt"}
@@ -55,12 +57,18 @@ def test_a_run_that_names_no_format_has_those_of_the_results(place: Place) -> No
     assert place.run(["c.wav"], "jsonl") == ["c.wav"] and place.contents() == before
     with read_ledger(place.where, OutputRun(OutputStyle(()), {})) as ledger:
         assert ledger.earlier_formats == ("srt", "txt")
-    output = run(place, [], WIDE, ())
+    output = run(place, [], SubtitleStyle(), ())
     assert output.ledger.earlier_formats == ("srt", "txt") and not output.files.laid_out_again
     assert place.run(["c.wav", "d.wav"]) == ["d.wav"]
     files = place.contents()
     assert set(files) == {f"{name}.{format}" for name in "abcd" for format in ("txt", "srt")}
     assert before.items() <= files.items() and len(files["b.srt"].splitlines()) == 4
+    assert run(place, [], WIDE, ()).files.laid_out_again == {"layout": {"srt"}}
+    place.remove("b.txt")
+    given = OutputRun(OutputStyle(()), {}, inputs=[str(Path(__file__))], overwrite=True)
+    with open_journaled(place.where, given, [].append) as output:
+        put(output, heard("b.wav", 0))
+    assert output.ledger.earlier_formats == ("srt", "txt") and set(place.contents()) == {"b.srt", "b.txt"}
 
 
 def test_a_missing_file_is_made_again(place: Place) -> None:
