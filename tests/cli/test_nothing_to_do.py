@@ -88,11 +88,16 @@ def test_a_manifest_with_other_fields_is_done_and_its_rows_get_them(clips: Path,
     assert fastscribe(*command).stderr.splitlines() == [done]
     write(f"{clips}/", speaker="bob")
     planned = fastscribe(*command, "--dry-run")
-    assert "fastscribe: 2 earlier results would get the fields that the list has now, without decoding\n" in planned.stderr
+    assert (
+        "fastscribe: 2 earlier results would get the fields that the list has now, without decoding\n" in planned.stderr
+    )
     assert json.loads(planned.stdout)["skipped"] == 2
     found = fastscribe(*command)
     assert found.returncode == 0
-    assert found.stderr.splitlines() == [done, "fastscribe: 2 earlier results got the fields that the list has now, without decoding"]
+    assert found.stderr.splitlines() == [
+        done,
+        "fastscribe: 2 earlier results got the fields that the list has now, without decoding",
+    ]
     for row, old in zip(rows((out / "transcripts.jsonl").read_text()), before, strict=True):
         assert (row.pop("speaker"), row.pop("audio_filepath")) == ("bob", str(clips / Path(old["audio_filepath"]).name))
         assert row == {name: old[name] for name in old if name not in ("speaker", "part", "audio_filepath")}
