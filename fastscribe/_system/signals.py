@@ -184,24 +184,20 @@ def _may_be_swallowed(frame: FrameType | None, caller: CodeType) -> bool:
 
 
 def _exit_now(signal_number: int, frame: FrameType | None) -> NoReturn:
-    _run_hooks(_exit_code(signal_number))
-    with suppress(OSError):
-        if os.isatty(2):  # which shows ^C before the next prompt
-            os.write(2, b"\n")
-    os._exit(_exit_code(signal_number))
+    _end_at_once(_exit_code(signal_number), "\n" if os.isatty(2) else "")  # a terminal shows ^C before the next prompt
 
 
 def _report_and_exit(signal_number: int, frame: FrameType | None) -> NoReturn:
-    _run_hooks(_exit_code(signal_number))
-    with suppress(OSError):
-        os.write(2, f"fastscribe: {ENDINGS[_exit_code(signal_number)]}\n".encode())
-    os._exit(_exit_code(signal_number))
+    _end_at_once(_exit_code(signal_number), f"fastscribe: {ENDINGS[_exit_code(signal_number)]}\n")
 
 
-def _run_hooks(exit_code: int) -> None:
+def _end_at_once(exit_code: int, last_words: str) -> NoReturn:
     while HARD_EXIT_HOOKS:
         with suppress(OSError):
             HARD_EXIT_HOOKS.pop(0)(exit_code)
+    with suppress(OSError):
+        os.write(2, last_words.encode())
+    os._exit(exit_code)
 
 
 def end_with_parent() -> None:

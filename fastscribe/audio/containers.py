@@ -220,7 +220,9 @@ class Track:
 
     def close(self) -> None:
         self._frames.close()
-        self._close_files()
+        self._container.close()
+        if self._file is not None:
+            self._file.close()
 
     @contextmanager
     def _file_errors(self) -> Iterator[None]:
@@ -230,11 +232,6 @@ class Track:
         finally:
             if self._file is not None:
                 self._file.check()
-
-    def _close_files(self) -> None:
-        self._container.close()
-        if self._file is not None:
-            self._file.close()
 
     # Length
 

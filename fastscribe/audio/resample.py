@@ -43,18 +43,16 @@ class _Filters:
 
 
 def fill(batch: Batch, samples_BS: torch.Tensor, sample_rate: int) -> torch.Tensor:
-    """Resample the batch's native rows.
+    """Resample the native rows of a batch that has some.
 
     Args:
         samples_BS: the batch's samples on a device, [B, S] int16 or float32.
 
     Returns:
-        [B, S] float32 with the native rows filled in; samples_BS itself if there are none.
+        [B, S] float32 with the native rows filled in.
 
     The batch's arrays are copied on the current stream and must live until it has done so.
     """
-    if not batch.native:
-        return samples_BS
     filled_BS = _to_float(samples_BS, copy=True)
     for native in batch.native:
         _fill(filled_BS, native, batch.lengths_B[list(native.rows)], sample_rate)

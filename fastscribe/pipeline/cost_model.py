@@ -160,7 +160,6 @@ def _measure(models: Sequence[Model], rows: int, num_frames: int, device: torch.
 
 def _noise(config: ModelConfig, rows: int, seconds: float, device: torch.device) -> Features:
     """Return random features of as much audio."""
-    mel_frames = round(seconds * config.features.sample_rate)
-    mel_frames //= config.features.hop_length
+    mel_frames = round(seconds * config.features.sample_rate) // config.features.hop_length
     mel_BMT = torch.randn(rows, config.features.num_mels, mel_frames, device=device)
     return Features(mel_BMT, torch.full((rows,), mel_frames, device=device))

@@ -97,14 +97,12 @@ class TextStage:
         try:
             from fastscribe.segmentation.gap_search import with_gaps
 
-            heard = [self._without_sounds(one, own) for one, own in zip(channels, spoken, strict=True)]
-            if failure := next((one for one in heard if isinstance(one, Failure)), None):
-                return failure
-            found = [
-                with_gaps(one, find_untranscribed_spans(one), find_sparse_spans(one), self.options)
-                for one in heard
-                if isinstance(one, Transcript)
-            ]
+            found = []
+            for one, own in zip(channels, spoken, strict=True):
+                heard = self._without_sounds(one, own)
+                if isinstance(heard, Failure):
+                    return heard
+                found.append(with_gaps(heard, find_untranscribed_spans(heard), find_sparse_spans(heard), self.options))
             return self.room.transcript(found, understood)
         except BaseException as error:  # even one that would end the thread becomes this file's Failure
             return to_failure(channels[0].audio, "load", error)

@@ -202,12 +202,10 @@ class _Run:
 
     def _send(self, outcomes: Iterable[Outcome]) -> None:
         for batch, outcome in outcomes:
-            number, rows = batch.utterances[0].audio.index, [one.start for one in batch.utterances]
+            audio, rows = batch.utterances[0].audio, [one.start for one in batch.utterances]
             self._num_pushed -= len(rows)
-            if isinstance(outcome, Exception):
-                self._send_results(number, rows, to_failure(batch.utterances[0].audio, "model", outcome))
-            else:
-                self._send_results(number, rows, outcome)
+            results = to_failure(audio, "model", outcome) if isinstance(outcome, Exception) else outcome
+            self._send_results(audio.index, rows, results)
 
     def _send_results(self, batch: int, rows: Sequence[int], results: Sequence[Hypothesis] | Failure) -> None:
         now, seconds = perf_counter(), self._engine.stopwatch.seconds
