@@ -98,7 +98,10 @@ class _Case:
             release(self.transcriber._recognizer.device)
 
     def make_batches(self) -> None:
-        self.batches = _batches(self.transcriber, self.batch_size, self.duration_s)
+        """Batches of synthetic audio."""
+        waves = synthetic.waves([self.duration_s] * self.batch_size * _BATCHES, seed=self.batch_size)
+        budget = Budget(self.batch_size * self.transcriber._config.num_frames(self.duration_s))
+        self.batches = batches_of(waves, self.transcriber, budget)
 
     def warm_up(self, max_s: float) -> None:
         """Iterations that do not count but for the memory that they take."""
@@ -201,13 +204,6 @@ def text_of(transcriber: Transcriber, batch: Batch) -> int:
     hypotheses = list(transcriber._recognizer.transcribe(batch))
     make_texts(transcriber, batch, hypotheses)
     return sum(len(hypothesis.token_ids) for hypothesis in hypotheses)
-
-
-def _batches(transcriber: Transcriber, batch_size: int, duration_s: float) -> list[Batch]:
-    """Synthetic audio."""
-    waves = synthetic.waves([duration_s] * batch_size * _BATCHES, seed=batch_size)
-    budget = Budget(batch_size * transcriber._config.num_frames(duration_s))
-    return batches_of(waves, transcriber, budget)
 
 
 def side_by_side(found: Sequence[Mapping[str, Any]]) -> list[float | None]:

@@ -44,9 +44,6 @@ class Timing:
     first_ms: float
     runs: int
 
-    def row(self) -> dict[str, float]:
-        return asdict(self)
-
 
 def time_call(
     call: Callable[[], object], device: torch.device, seconds: float = 0.3, least: int = 3, most: int = 100
@@ -87,7 +84,7 @@ def matmul(device: torch.device, m: int, k: int, n: int, dtype: torch.dtype) -> 
     """[m, k] x [k, n], the second stored as nn.Linear stores it."""
     a = torch.randn(m, k, device=device, dtype=dtype)
     b = torch.randn(n, k, device=device, dtype=dtype)
-    return _rate(time_call(lambda: a @ b.t(), device).row(), m, k, n)
+    return _rate("tflop_per_s", 2e-9 * m * k * n, time_call(lambda: a @ b.t(), device))
 
 
 def scaled_matmul(device: torch.device, m: int, k: int, n: int, scales: str) -> dict[str, float]:
@@ -100,19 +97,18 @@ def scaled_matmul(device: torch.device, m: int, k: int, n: int, scales: str) -> 
     def call() -> torch.Tensor:
         return torch._scaled_mm(a, b.t(), scale_a, scale_b, out_dtype=torch.bfloat16, use_fast_accum=True)
 
-    return _rate(time_call(call, device).row(), m, k, n)
+    return _rate("tflop_per_s", 2e-9 * m * k * n, time_call(call, device))
 
 
-def _rate(row: dict[str, float], m: int, k: int, n: int) -> dict[str, float]:
-    return {"tflop_per_s": 2e-9 * m * k * n / row["ms"], **row}
+def _rate(name: str, amount: float, timing: Timing) -> dict[str, float]:
+    return {name: amount / timing.ms, **asdict(timing)}
 
 
 def copy(device: torch.device, num_bytes: int) -> dict[str, float]:
     """Device to device; bytes read and bytes written both count."""
     source = torch.randint(0, 255, (num_bytes,), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    row = time_call(lambda: target.copy_(source), device).row()
-    return {"gb_per_s": 2e-6 * num_bytes / row["ms"], **row}
+    return _rate("gb_per_s", 2e-6 * num_bytes, time_call(lambda: target.copy_(source), device))
 
 
 def host_to_device(device: torch.device, num_bytes: int, pinned: bool) -> dict[str, float]:
@@ -120,8 +116,7 @@ def host_to_device(device: torch.device, num_bytes: int, pinned: bool) -> dict[s
     if pinned:
         source = source.pin_memory()
     target = torch.empty(num_bytes, dtype=torch.uint8, device=device)
-    row = time_call(lambda: target.copy_(source, non_blocking=True), device).row()
-    return {"gb_per_s": 1e-6 * num_bytes / row["ms"], **row}
+    return _rate("gb_per_s", 1e-6 * num_bytes, time_call(lambda: target.copy_(source, non_blocking=True), device))
 
 
 class _LayerMatrices(nn.Module):
@@ -194,17 +189,19 @@ def matrix_rate(encoder: EncoderSettings, device: torch.device, dtype: str, rows
     """TFLOP/s over a layer's matrices, each by the share of the work that it has; feed-forward ones are there twice."""
     with torch.inference_mode():
         layer = _MATRICES[type(encoder)](encoder).eval()
-        inputs = {name: linear.in_features for name, linear in layer.named_children() if isinstance(linear, nn.Linear)}
-        outputs = {
-            name: linear.out_features for name, linear in layer.named_children() if isinstance(linear, nn.Linear)
+        sizes = {
+            name: (one.in_features, one.out_features)
+            for name, one in layer.named_children()
+            if isinstance(one, nn.Linear)
         }
         _prepare_(layer, device, dtype)
         rows, flop, total_ms = min(rows, _MAX_ROWS), 0.0, 0.0
         for name, matrix in layer.named_children():
-            call = _product(matrix, torch.randn(rows, inputs[name], device=device).to(torch_dtype(dtype)))
+            inputs, outputs = sizes[name]
+            call = _product(matrix, torch.randn(rows, inputs, device=device).to(torch_dtype(dtype)))
             times = 2 if name in ("linear1", "linear2") else 1
             total_ms += times * time_call(call, device, seconds=_MEASURED_S).ms
-            flop += times * 2.0 * rows * inputs[name] * outputs[name]
+            flop += times * 2.0 * rows * inputs * outputs
     return 1e-9 * flop / total_ms
 
 

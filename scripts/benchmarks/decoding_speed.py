@@ -10,6 +10,7 @@ Shapes: B batch, T frames, D encoder width.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
@@ -63,7 +64,7 @@ def measure(decoder: Decoder, frames: Frames, device: torch.device) -> dict[str,
         "labels_of_longest_row": max(labels),
         "us_per_label_of_longest_row": 1000.0 * whole.ms / max(1, max(labels)),
         "device_ms": time_call(lambda: decoder.submit(frames), device, seconds=0.3, most=40).ms,
-        **whole.row(),
+        **asdict(whole),
     }
 
 

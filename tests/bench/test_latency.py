@@ -51,9 +51,15 @@ def test_percentile_noise_needs_enough_iterations(count: int, parts: int) -> Non
     assert not parts or found["p90_ms_runs"][-1] == pytest.approx(count - 0.1 * count / parts, abs=1.0)
 
 
+def made_batches(batch_size: int, duration_s: float) -> list[Batch]:
+    case = batch_latency._Case(transcriber(), batch_size, duration_s)
+    case.make_batches()
+    return case.batches
+
+
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_batches_have_different_recordings(batch_size: int) -> None:
-    batches = batch_latency._batches(transcriber(), batch_size, 1.3)
+    batches = made_batches(batch_size, 1.3)
     assert [batch.samples_BS.shape for batch in batches] == [(batch_size, 20800)] * 8
     assert len({row.tobytes() for batch in batches for row in batch.samples_BS}) == 8 * batch_size
     assert all((batch.lengths_B == 20800).all() and batch.samples_BS.dtype == np.int16 for batch in batches)
@@ -63,8 +69,7 @@ def test_latency_includes_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     real = throughput_passes.assemble
     monkeypatch.setattr(throughput_passes, "assemble", lambda *given: made.append(real(*given)))
-    one = transcriber()
-    labels = batch_latency.text_of(one, batch_latency._batches(one, 2, 4.0)[0])
+    labels = batch_latency.text_of(transcriber(), made_batches(2, 4.0)[0])
     assert len(made) == 2 and labels == sum(len(transcript.tokens) for transcript in made) > 5
     assert all(word.end_s <= 4.1 for transcript in made for word in transcript.words)
 
@@ -89,7 +94,7 @@ def test_out_of_memory_for_audio_fails_all_dtypes(monkeypatch: pytest.MonkeyPatc
     def batches(*given: object):
         raise MemoryError("no room")
 
-    monkeypatch.setattr(batch_latency, "_batches", batches)
+    monkeypatch.setattr(batch_latency, "batches_of", batches)
     [found] = batch_latency.rows("tiny", [transcriber(), transcriber("bf16")], [0.5], [2], batch_latency.Effort(2, 5.0))
     assert ["no room" in row["error"] for row in found] == [True, True]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from functools import partial
 from itertools import product
 from time import perf_counter
@@ -95,7 +96,7 @@ def measure_encoder(
         "rtfx": 1000.0 * audio_s / timing.ms,
         "tflop_per_s": work_gflop / timing.ms,
         "peak_bytes": torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
-        **timing.row(),
+        **asdict(timing),
     }
 
 
