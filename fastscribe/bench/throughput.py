@@ -83,6 +83,8 @@ def _measure(chosen: Subject, settings: Settings, folder: Path, found: dict[str,
     for dtype in settings.dtypes:
         transcriber = chosen.load(dtype)
         if any(one["dtype"] == transcriber._recognizer.dtype for one in reaches):  # what auto is here
+            del transcriber  # before the next one is loaded
+            release(chosen.device)
             continue
         if recordings is None:
             recordings = _recordings(transcriber, settings, folder)

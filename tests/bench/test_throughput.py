@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import tempfile
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -389,3 +390,22 @@ def test_failed_recordings_are_reported_and_skipped(
     [row] = found["rows"]
     assert (row["files"], row["failed"], row["audio_s"]) == (3, 1, pytest.approx(3.0))
     assert "bad.flac: left out" in said
+
+
+def test_a_dtype_that_is_measured_already_is_freed_before_the_next_is_loaded(
+    capsys, few_bytes: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One model is in memory at a time: auto is fp32 here."""
+    load, loaded, alive = Transcriber.load, list[weakref.ref](), list[int]()
+
+    def count(*given: Any) -> Transcriber:
+        alive.append(sum(one() is not None for one in loaded))
+        made = load(*given)
+        loaded.append(weakref.ref(made))
+        return made
+
+    monkeypatch.setattr(Transcriber, "load", count)
+    [path] = AUDIO.glob("01*.flac")
+    dtypes = ("--dtype", "fp32", "--dtype", "auto", "--dtype", "bf16")
+    run(capsys, path, "--model", MODEL, *dtypes, *QUICK[:3], "--clips", "1", "--device", "cpu")
+    assert alive == [0, 0, 0]
