@@ -37,15 +37,14 @@ _OF_THE_ORIGINAL = ("audio_filepath", "offset", "audio_track", "audio_channel")
 _MAX_BYTES = 1 << 20  # of a .json or .txt
 
 
-def read_list(path: str, left_out: Counter[str] | None = None) -> Iterator[Source | Failure]:
+def read_list(path: str, left_out: Counter[str]) -> Iterator[Source | Failure]:
     """Yield every row of a list in order, a broken one as a Failure.
 
     Args:
         path: Path or URL of the list.
         left_out: Counts the files of an archive that are not taken for audio, by kind.
     """
-    is_tar = list_kind(path) == "tar"
-    return _sources(path, _tar_rows(path, Counter() if left_out is None else left_out) if is_tar else list_rows(path))
+    return _sources(path, _tar_rows(path, left_out) if list_kind(path) == "tar" else list_rows(path))
 
 
 def manifest_rows(path: str, lines: Iterable[bytes]) -> Iterator[Source | Failure]:

@@ -149,7 +149,7 @@ def close_held(wanted: File | None = None) -> None:
         sound.close()
 
 
-def open_with_libsndfile(medium: Medium, to_end: bool = False) -> soundfile.SoundFile:
+def open_with_libsndfile(medium: Medium, to_end: bool) -> soundfile.SoundFile:
     """Open a file.
 
     Args:

@@ -127,9 +127,7 @@ class GraphedAed(AedDecoder):
         captured.state.copy_from_(kept_rows)
         return rows_R[kept_R], captured
 
-    def _captured_for(
-        self, rows: int, num_frames: int, position: int, phrases: _Phrases = _NO_PHRASES
-    ) -> _CapturedSteps:
+    def _captured_for(self, rows: int, num_frames: int, position: int, phrases: _Phrases) -> _CapturedSteps:
         """Return the captured steps for a block that begins at this position."""
         num_positions = (
             -(-positions_needed(self.model, self.prompt, num_frames) // _POSITION_MULTIPLE) * _POSITION_MULTIPLE

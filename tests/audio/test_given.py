@@ -64,20 +64,20 @@ def test_samples_alone_are_16_khz_mono(item):
 
 
 @pytest.mark.parametrize(
-    ("array", "value"),
+    "array",
     [
-        (np.full(5, 0.25, np.float64), 0.25),
-        (np.full(5, 0.25, np.float16), 0.25),
-        (np.full(5, 1 << 29, np.int32), 0.25),
-        (np.full(5, 32, np.int8), 0.25),
-        (np.full(5, 160, np.uint8), 0.25),
-        (torch.full((5,), 0.25, dtype=torch.bfloat16, requires_grad=True), 0.25),
+        np.full(5, 0.25, np.float64),
+        np.full(5, 0.25, np.float16),
+        np.full(5, 1 << 29, np.int32),
+        np.full(5, 32, np.int8),
+        np.full(5, 160, np.uint8),
+        torch.full((5,), 0.25, dtype=torch.bfloat16, requires_grad=True),
     ],
 )
-def test_scales(array, value):
+def test_scales(array):
     samples_SC = samples_of((array, RATE))
     assert samples_SC.dtype == np.float32 and samples_SC.shape == (5, 1)
-    np.testing.assert_array_equal(samples_SC, value)
+    np.testing.assert_array_equal(samples_SC, 0.25)
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,6 @@ def test_one_dtype_has_no_speedup(capsys, few_iterations: None) -> None:
         (("--model", "nowhere.nemo"), "nowhere.nemo"),
         (("--device", "tpu"), "tpu"),
         (("--dtype", "fp8"), "fp8"),
-        (("--json", "no/such/folder/x.json"), "No such file or directory"),
         (("--dtype", "auto", "--dtype", "fp32", "--model", str(MODEL)), "both fp32"),
         (("a.wav",), "recordings: not with --latency"),
         (("--clips", "3"), "--clips: not with --latency"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def test_further_failures_share_a_line() -> None:
 def test_each_line_names_the_row(tmp_path: Path) -> None:
     rows = [{"audio_filepath": "a.wav", "offset": -1, "id": 7}, {"id": "x, id y"}, {"audio_filepath": 3}]
     (manifest := tmp_path / "m.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert said(*(one for one in read_list(str(manifest)) if isinstance(one, Failure))) == [
+    assert said(*(one for one in read_list(str(manifest), Counter()) if isinstance(one, Failure))) == [
         f"a.wav: input failed: {manifest}: line 1, id 7: offset is -1, not a number of seconds from 0",
         f"{manifest}: input failed: line 2: no audio_filepath",  # which id it is cannot be told
         f"{manifest}: input failed: line 3: audio_filepath is 3, not a text",

@@ -196,8 +196,8 @@ class HelperPool:
         """Return the processes for the caller to end. No other one starts."""
         self._closed.set()
         with self._lock:
-            helpers, self._helpers = self._helpers, []
-        return [helper.process for helper in helpers]
+            processes, self._helpers = self.processes, []
+        return processes
 
     @property
     def remote_threads(self) -> int:
