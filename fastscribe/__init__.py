@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fastscribe.config import Options, OutputStyle, SpeakerNames, SubtitleStyle
-from fastscribe.errors import AudioError, CheckpointError, DeviceFailed, FastscribeError, UsageError
+from fastscribe.errors import AudioError, CheckpointError, DeviceFailed, FastscribeError, ModelClosed, UsageError
 from fastscribe.types import (
     Alternative,
     AudioInfo,
@@ -51,6 +51,7 @@ __all__ = [
     "FastscribeError",
     "Gap",
     "Ledger",
+    "ModelClosed",
     "Options",
     "OutputStyle",
     "Phrase",

@@ -66,7 +66,7 @@ def transcribe(
         raise UsageError(f"{'several recordings' if found else 'no recording'}: {_ADVICE}")
     [result] = found
     if isinstance(result, Failure):
-        raise AudioError(result.path, result.message)
+        raise AudioError(result.path, result.message, result.may_pass)
     is_usual = is_packaged(model) and options.beam is None and options.decoder is None
     if is_usual and (why := why_beyond(result)) is not None:
         large = f'fastscribe.transcribe(.., model="{LARGE_MODEL}")'

@@ -35,6 +35,10 @@ def test_refusals(tmp_path: Path) -> None:
             fastscribe.transcribe(audio, **SETTINGS)
     with pytest.raises(AudioError, match=r"^gone.wav: no such file or folder$"):
         fastscribe.transcribe("gone.wav", **SETTINGS)
+    for audio, may_pass in (("gone.wav", False), ("http://127.0.0.1:1/a.wav", True)):
+        with pytest.raises(AudioError) as refused:
+            fastscribe.transcribe(audio, **SETTINGS)
+        assert refused.value.may_pass is may_pass
 
 
 def test_errors_pass_between_processes() -> None:

@@ -22,7 +22,18 @@ import soundfile
 import torch
 
 import fastscribe
-from fastscribe import Aligner, Audio, Failure, Ledger, Options, SubtitleStyle, Transcriber, Transcript, UsageError
+from fastscribe import (
+    Aligner,
+    Audio,
+    Failure,
+    Ledger,
+    ModelClosed,
+    Options,
+    SubtitleStyle,
+    Transcriber,
+    Transcript,
+    UsageError,
+)
 from fastscribe.config import OutputStyle
 from fastscribe.errors import OptionError
 from fastscribe.pipeline import prefetch, thread_pool, windows
@@ -287,7 +298,7 @@ def test_close_from_another_thread_ends_a_run(transcriber: Transcriber, monkeypa
     def run() -> None:
         try:
             list(transcriber.transcribe(inputs()))
-        except UsageError as error:
+        except ModelClosed as error:
             ended.append(str(error))
 
     ended: list[str] = []
