@@ -22,20 +22,9 @@ import soundfile
 import torch
 
 import fastscribe
-from fastscribe import (
-    Aligner,
-    Audio,
-    Failure,
-    Ledger,
-    ModelClosed,
-    Options,
-    SubtitleStyle,
-    Transcriber,
-    Transcript,
-    UsageError,
-)
+from fastscribe import Aligner, Audio, Failure, Ledger, Options, SubtitleStyle, Transcriber, Transcript, UsageError
 from fastscribe.config import OutputStyle
-from fastscribe.errors import OptionError
+from fastscribe.errors import ModelClosed, OptionError
 from fastscribe.pipeline import prefetch, thread_pool, windows
 from fastscribe.pipeline.batching import Budget
 from fastscribe.results.formats.writers import rendered
