@@ -117,7 +117,7 @@ def test_a_later_run_tries_what_memory_was_short_for(stage: str, error: Exceptio
     ],
 )
 def test_whose_matter_a_failure_is(stage: str, error: Exception, cause: Exception | None, status: int) -> None:
-    """As the guide's server tells its clients."""
+    """The status is that of the guide to servers."""
     [text] = [one.text for one in blocks(ROOT / "docs" / "python.md", "python") if "def status_of" in one.text]
     [function] = [one for one in ast.parse(text).body if isinstance(one, ast.FunctionDef) and one.name == "status_of"]
     exec(ast.unparse(function), names := {"Failure": Failure})
