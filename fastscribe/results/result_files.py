@@ -56,7 +56,6 @@ class ResultFiles:
         self.style = replace(style, formats=style.formats or self._journal.formats or ("jsonl",))
         self.formats, self.names = file_formats(self.style.formats), names
         self._layout, self._names_layout = layout_keys(style)
-        self._keeps_layout = not style.formats and self._layout == layout_keys(OutputStyle())[0]  # the run states none
 
     @property
     def with_other_names(self) -> list[str]:
@@ -170,10 +169,10 @@ class ResultFiles:
         return missing
 
     def _other_look(self, entry_index: int, format: str) -> str:
-        """Return "layout" or "names" if that of a file is not this run's, else "". A run that names none keeps those there."""
+        """Return "layout" or "names" if that of a file is not this run's, else "". A run without names keeps those there."""
         found = self._journal.layout(entry_index, format)
         names, layout = (0, None) if found is None else divmod(found, 1 << 32)
-        if layout != self._layout_of(format) and not self._keeps_layout:
+        if layout != self._layout_of(format):
             return "layout"
         return "" if self._names_layout in (0, names) else "names"
 
