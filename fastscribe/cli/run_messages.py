@@ -246,7 +246,7 @@ def _failed_before(ledger: Ledger) -> str:
 
 
 def say_stays(ledger: Ledger, got: str = "got") -> None:
-    """Print how many results take new fields, replace others, or stay although their recordings are not there or out of reach.
+    """Print how many results take new fields, replace others, or stay: as a list had them, or because no recording is there.
 
     Args:
         ledger: The run's, with its counts.
@@ -256,6 +256,10 @@ def say_stays(ledger: Ledger, got: str = "got") -> None:
         say(f"{count_of(number, 'earlier result')} {got} the fields that the list has now, without decoding")
     if number := ledger.num_replaced:
         say(f"{count_of(number, 'earlier result')} replaced: the list has another `duration` now")
+    for name, number in ledger.listed_fields.items():
+        keeps = "keep" if number > 1 else "keeps"
+        again = "a list with another one, or none, has it decoded again"
+        say(f"{count_of(number, 'earlier result')} {keeps} the `{name}` that a list gave: {again}")
     if number := ledger.num_out_of_reach:
         one = "1 recording with a result is out of reach: its result stays"
         say(one if number == 1 else f"{number:,} recordings with results are out of reach: their results stay")

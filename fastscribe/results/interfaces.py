@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +38,7 @@ class Ledger:
         self.num_given = 0  # inputs of all shards so far
         self.num_done = 0  # inputs that an earlier run has done, of those that were looked at
         self.num_out_of_reach = 0  # inputs that are done, whose recordings are not there or out of reach now
+        self.listed_fields = Counter[str]()  # of inputs that are done as an earlier list had them, and come without one
         self.failed_before = 0  # inputs that failed in an earlier run and are not retried
         self.first_failed: list[str] = []  # paths of the first of them
         self._shard = shard

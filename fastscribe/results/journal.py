@@ -155,6 +155,7 @@ class PendingInput:
     entry_index: int | None = None  # in the journal: the earlier result
     is_out_of_reach: bool = False  # its recording is, so that an earlier result that has not failed stays
     outdated: Sequence[int] = ()  # in the journal: results of the row when it had another `duration`
+    listed_fields: Sequence[str] = ()  # that decided the text of its earlier result, by a list that is not given now
 
     @property
     def is_moved(self) -> bool:

@@ -27,7 +27,8 @@ from fastscribe.languages import SPOKEN_KEYS
 from fastscribe.results.formats.writers import OWN_KEYS
 from fastscribe.results.interfaces import NUM_FAILED, Ledger, OutputRun
 from fastscribe.results.journal import NO_STATE, Journal, PendingInput, digest_of
-from fastscribe.results.result_files import ResultFiles
+from fastscribe.results.result_files import ResultFiles, row_of
+from fastscribe.results.storage import Storage
 from fastscribe.types import Failure, Samples, Source
 
 # Fields of a manifest's row that decide the text, and those that also decide where words of a known text are.
@@ -44,12 +45,15 @@ class JournalLedger(Ledger):
     Args:
         run: Its shard, whether it retries inputs that failed, and where the recordings of earlier results are now.
         journal: Results of earlier runs.
+        storage: Has their rows; None: nothing depends on them.
         files: Names the inputs' files, and gives earlier results what they lack; None: nothing is written.
     """
 
-    def __init__(self, run: OutputRun, journal: Journal, files: ResultFiles | None = None) -> None:
+    def __init__(
+        self, run: OutputRun, journal: Journal, storage: Storage | None = None, files: ResultFiles | None = None
+    ) -> None:
         super().__init__(run.shard)
-        self._run, self._journal, self._files = run, journal, files
+        self._run, self._journal, self._storage, self._files = run, journal, storage, files
         self.earlier_formats = () if run.style.formats else journal.formats
         self._key_counts = KeyCounter()
         self._pending: dict[int, PendingInput] = {}  # by index
@@ -108,15 +112,31 @@ class JournalLedger(Ledger):
             return True
         if pending.is_moved:  # its time may be another there
             return pending.num_bytes is not None and pending.num_bytes == self._journal.entry(entry_index).input_bytes
+        if (int(entry["state"]) ^ pending.state) >> _HALF and (own := self._listed(source, entry_index)):
+            pending.listed_fields, pending.state = tuple(own), state_of(replace(source, row=own), self._run)[0]
+            pending.state = pending.state >> _HALF << _HALF | int(entry["state"]) & FIELDS  # its other fields stay, too
         return int(entry["state"]) >> _HALF == pending.state >> _HALF
+
+    def _listed(self, source: Source | Failure, entry_index: int) -> dict[str, Any]:
+        """Return what decides the text of an earlier result by its list, for a recording that comes without a list."""
+        if isinstance(source, Failure) or source.row is not None:
+            return {}
+        row = self._row(entry_index)
+        return {name: row[name] for name in row.keys() & _DECIDING - {"offset", "duration"}}  # each row has these
+
+    def _row(self, entry_index: int) -> dict[str, Any]:
+        """Return the row of an earlier result; {} if it cannot be read, or someone edited it."""
+        with suppress(OSError):
+            return {} if self._storage is None else row_of(self._storage, self._journal.entry(entry_index))
+        return {}
 
     def _outdated(self, source: Source | Failure) -> list[int]:
         """Return the results of an input's row when it had another `duration`; fields may have come or gone since."""
-        if self._files is None or isinstance(source, Failure) or source.row is None:
+        if isinstance(source, Failure) or source.row is None:
             return []
         found = []
         for entry_index in self._journal.of_id(source.id):
-            key, row = int(self._journal.entries["key"][entry_index]), self._files.row(entry_index)
+            key, row = int(self._journal.entries["key"][entry_index]), self._row(entry_index)
             if _may_be_one(row, source.row) and is_of_file(key, row, source):
                 found.append(entry_index)
         return found
@@ -146,6 +166,7 @@ class JournalLedger(Ledger):
         with self.lock:
             self.num_done += 1
             self.num_out_of_reach += pending.is_out_of_reach
+            self.listed_fields.update(pending.listed_fields)
             self.failed_before += failed
             if failed and len(self.first_failed) < NUM_FAILED:
                 self.first_failed.append(source.path)

@@ -108,7 +108,7 @@ class JournaledOutput:
         if run.fingerprint is None and self.journal.header is not None:
             style = replace(style, tokens=self.journal.header.get("--tokens") is True)
         self.files.begin(style, self._names)
-        self.ledger = JournalLedger(run, self.journal, self.files)
+        self.ledger = JournalLedger(run, self.journal, self._storage, self.files)
 
     def go_on(self, run: OutputRun, say: Callable[[str], object]) -> None:
         """Begin a run after all, with a ledger that has not been asked yet. Only formats and settings matter of `run`.
@@ -588,7 +588,7 @@ def read_ledger(place: Path | str, run: OutputRun) -> Iterator[Ledger]:
         journal = storage.load(run.shard)
         if journal.header is not None and run.header is not None:
             check_same_settings(storage.where, journal.header, run.header)
-        yield JournalLedger(run, journal)
+        yield JournalLedger(run, journal, storage)
 
 
 @contextmanager

@@ -203,12 +203,6 @@ class ResultFiles:
         self._committer.add(item._replace(entry=made, files=tuple(files)), *others)
         self._journal.replace_files(entry_index, made)
 
-    def row(self, entry_index: int) -> dict[str, Any]:
-        """Return the row of an earlier result; {} if it cannot be read, or someone edited it."""
-        with suppress(OSError):
-            return row_of(self._storage, self._journal.entry(entry_index))
-        return {}
-
     def renew(self, pending: PendingInput, source: Source | Failure) -> bool | None:
         """Queue an earlier result with the fields that its input has now, which only its row and its JSON have.
 

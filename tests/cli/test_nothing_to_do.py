@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -87,11 +88,16 @@ def test_a_manifest_with_other_fields_is_done_and_its_rows_get_them(clips: Path,
     assert fastscribe(*command).stderr.splitlines() == [done]
     write(f"{clips}/", speaker="bob")
     planned = fastscribe(*command, "--dry-run")
-    assert "fastscribe: 2 earlier results would get the fields that the list has now, without decoding\n" in planned.stderr
+    assert (
+        "fastscribe: 2 earlier results would get the fields that the list has now, without decoding\n" in planned.stderr
+    )
     assert json.loads(planned.stdout)["skipped"] == 2
     found = fastscribe(*command)
     assert found.returncode == 0
-    assert found.stderr.splitlines() == [done, "fastscribe: 2 earlier results got the fields that the list has now, without decoding"]
+    assert found.stderr.splitlines() == [
+        done,
+        "fastscribe: 2 earlier results got the fields that the list has now, without decoding",
+    ]
     for row, old in zip(rows((out / "transcripts.jsonl").read_text()), before, strict=True):
         assert (row.pop("speaker"), row.pop("audio_filepath")) == ("bob", str(clips / Path(old["audio_filepath"]).name))
         assert row == {name: old[name] for name in old if name not in ("speaker", "part", "audio_filepath")}
@@ -134,6 +140,32 @@ def test_a_corrected_duration_is_no_sign_of_recordings_that_moved(clips: Path, t
     clips.rename(tmp_path / "elsewhere")
     manifest.write_text(manifest.read_text().replace("../in", "../elsewhere"))
     assert "--moved" in fastscribe(*command).stderr
+
+
+def test_a_list_has_the_last_word_on_its_recordings(clips: Path, tmp_path: Path) -> None:
+    """A run over the folder keeps what a list said of one of them, until a list says otherwise or the file changes."""
+    first, second = sorted(clips.iterdir())
+    manifest, out = tmp_path / "guest.jsonl", tmp_path / "out"
+    line = "1 earlier result keeps the `boost` that a list gave: a list with another one, or none, has it decoded again"
+
+    def run(*inputs: Path) -> tuple[int, bool]:
+        done = fastscribe("transcribe", *inputs, "-m", MODEL, "-o", out)
+        assert done.returncode == 0
+        return json.loads((out / "report.json").read_text())["files"], line in done.stderr
+
+    def guest(**fields: str) -> Path:
+        manifest.write_text(json.dumps({"audio_filepath": str(first), **fields}) + "\n")
+        return manifest
+
+    assert run(clips) == (2, False)
+    assert run(guest(boost="Rice", show="A")) == (1, False)
+    shutil.copy(second, new := clips / "new.flac")
+    assert run(clips) == (1, True)
+    found = {Path(row["audio_filepath"]).name: row for row in rows((out / "transcripts.jsonl").read_text())}
+    assert found[first.name]["show"] == "A" and found[new.name].keys() == found[second.name].keys()
+    assert run(guest(show="A")) == (1, False) and run(guest(boost="Rice")) == (1, False)
+    os.utime(first, (1, 1))
+    assert run(clips) == (1, False) and "boost" not in (out / "transcripts.jsonl").read_text()
 
 
 def test_the_report_of_the_run_that_did_the_work_stays_and_events_are_of_each_run(clips: Path, tmp_path: Path) -> None:
