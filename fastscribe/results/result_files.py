@@ -158,14 +158,14 @@ class ResultFiles:
             if size is None:
                 missing.append(format)
             elif min(size, NO_FILE - 1) != sizes.get(format):
-                self._committer.kept[file] = None
+                self._committer.kept[file] = bool(self._other_look(entry_index, format))
             elif other := self._other_look(entry_index, format):
                 former = self._journal.entry(entry_index).left()[format]
                 if is_ours(self._storage, NewFile(file, b"", former), size):
                     missing.append(format)
                     self.laid_out_again.setdefault(other, set()).add(format)
                 else:
-                    self._committer.kept[file] = None
+                    self._committer.kept[file] = True
         return missing
 
     def _other_look(self, entry_index: int, format: str) -> str:
