@@ -84,8 +84,8 @@ def test_a_missing_file_is_made_again(place: Place) -> None:
 @pytest.mark.parametrize("layout", [WIDE, NARROW], ids=["same layout", "another layout"])
 @pytest.mark.parametrize("word", ["most curious", "a rather curious", "VERY"])
 def test_an_edited_file_stays_and_is_named(place: Place, layout: SubtitleStyle, word: str) -> None:
-    """Ours are laid out again. An edit of the same length needs no naming where nobody reads it, and no other one in a quiet
-    run that has nothing to change in the file.
+    """Ours are laid out again. An edit of the same length needs no naming where nobody reads it. A quiet run names no file in
+    which it has nothing to change.
     """
     run(place, [])
     place.edit("a.srt", "very", word)
