@@ -39,7 +39,9 @@ _DECIDING_ALIGNED = {*_DECIDING, "text", "subtitles"}
 _NOT_COUNTED = {*OWN_KEYS, "audio_filepath"}  # no result takes over the former, and the key has the path's place
 _HALF = 32  # bits
 FIELDS = (1 << _HALF) - 1  # the lower half of a state
-_MAY_PASS = 1 << 31  # the bit of the upper half by which the state of a failure that may pass is another (result_files.py)
+_MAY_PASS = (
+    1 << 31
+)  # the bit of the upper half by which the state of a failure that may pass is another (result_files.py)
 
 
 class JournalLedger(Ledger):
