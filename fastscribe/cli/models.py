@@ -131,7 +131,9 @@ def convert(
     if to is not None and (parts := left_out(checkpoint, to)):
         say(f"{out}: that format does not hold {', '.join(parts)}")
     if to is not None and checkpoint.language_model is not None:
-        say(f"without its language model it makes more errors; in fastscribe, --lm takes the {LANGUAGE_MODEL_FILE} of {model}")
+        say(
+            f"without its language model it makes more errors; in fastscribe, --lm takes the {LANGUAGE_MODEL_FILE} of {model}"
+        )
 
 
 def _check_new(out: Path, to: ExportFormat | None) -> None:
