@@ -245,7 +245,16 @@ def test_command_without_recordings(capsys, monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(synthetic, "_MEAN_S", 4.0)
-    arguments = ("--batch-frames", "auto,100", "--dtype", "fp32", "--dtype", "bf16", "--price-per-hour", "2")
+    load, loaded = Transcriber.load, list[weakref.ref[Transcriber]]()
+
+    def load_alone(*given: Any) -> Transcriber:
+        assert all(one() is None for one in loaded), "one model is in memory at a time"
+        loaded.append(weakref.ref(made := load(*given)))
+        return made
+
+    monkeypatch.setattr(Transcriber, "load", load_alone)
+    dtypes = ("--dtype", "fp32", "--dtype", "auto", "--dtype", "bf16")  # auto is fp32 here
+    arguments = ("--batch-frames", "auto,100", *dtypes, "--price-per-hour", "2")
     found, said = run(capsys, "--model", model, *arguments, *QUICK, "--json", tmp_path / "out.json")
     assert found == json.loads((tmp_path / "out.json").read_text())
     assert found["benchmark"] == "throughput" and found["audio"] == "synthetic"
@@ -390,22 +399,3 @@ def test_failed_recordings_are_reported_and_skipped(
     [row] = found["rows"]
     assert (row["files"], row["failed"], row["audio_s"]) == (3, 1, pytest.approx(3.0))
     assert "bad.flac: left out" in said
-
-
-def test_a_dtype_that_is_measured_already_is_freed_before_the_next_is_loaded(
-    capsys, few_bytes: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One model is in memory at a time: auto is fp32 here."""
-    load, loaded, alive = Transcriber.load, list[weakref.ref](), list[int]()
-
-    def count(*given: Any) -> Transcriber:
-        alive.append(sum(one() is not None for one in loaded))
-        made = load(*given)
-        loaded.append(weakref.ref(made))
-        return made
-
-    monkeypatch.setattr(Transcriber, "load", count)
-    [path] = AUDIO.glob("01*.flac")
-    dtypes = ("--dtype", "fp32", "--dtype", "auto", "--dtype", "bf16")
-    run(capsys, path, "--model", MODEL, *dtypes, *QUICK[:3], "--clips", "1", "--device", "cpu")
-    assert alive == [0, 0, 0]
