@@ -19,6 +19,8 @@ from fastscribe.alignment.script import Counts
 from fastscribe.errors import CheckpointError
 from fastscribe.results.formats.writers import render, to_object
 from fastscribe.results.stored import to_result
+from fastscribe.text.transcript import make_segment
+from fastscribe.types import AudioInfo, Word
 from tests.conftest import AUDIO, DATA, MODELS
 
 NEMO = json.loads((DATA / "alignment" / "nemo.json").read_text(encoding="utf-8"))
@@ -201,6 +203,33 @@ def test_speech_that_is_not_in_the_text_is_a_gap(aligner: Aligner, tmp_path: Pat
     (gap,) = aligned(aligner, tmp_path, {file: " ".join([*words[:6], *words[8:]])})[file].gaps
     assert gap.start_s < right.words[6].end_s and gap.end_s > right.words[7].start_s
     assert gap.start_s >= right.words[5].start_s and gap.end_s <= right.words[8].end_s
+
+
+@pytest.mark.parametrize("format", ["txt", "md", "srt", "ass"])
+def test_a_text_may_begin_before_the_recording_and_end_after_it(
+    aligner: Aligner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
+) -> None:
+    """A text of one line, of a paragraph, and subtitles, with a sound between. It has more tokens than there are frames."""
+    said, *others = (TEXTS[file.name] for file in FILES[:8])
+    lines = [*others[:3], "[bell]", said, *others[3:]]
+    given = []
+    for line in lines:
+        times_s = (9.0 * len(given) + 0.3 * at for at in range(99))
+        words = [Word(word, start_s, start_s + 0.3, 1.0) for word, start_s in zip(line.split(), times_s, strict=False)]
+        given.append(replace(make_segment(words), line=len(given) + 1))
+    text = tmp_path / f"a.{format}"
+    audio = AudioInfo("a", "a", 1000, 1, 99_000, row={})
+    is_cues = format in ("srt", "ass")
+    text.write_text(render(Transcript(audio, "", tuple(given), ()), format) if is_cues else " ".join(lines), "utf-8")
+    monkeypatch.setattr(aligner.text_aligner, "counts", Counts())
+    (found,) = aligner.align(FILES[0], text)
+    assert isinstance(found, Transcript)
+    line = aligner.text_aligner.counts.lines[0]
+    assert "the recording begins later" in line
+    assert f'from "{" ".join(others[3].split()[:4])}" on: the recording ends at 00:0' in line
+    shown = " ".join(" ".join(cue.split("\n")[2:]) for cue in render(found, "srt").strip().split("\n\n"))
+    assert shown == f"[bell] {said}" and render(found, "ass").count("Dialogue:") == (2 if is_cues else 1)
+    assert " ".join(render(found, "txt").split()) == " ".join(lines[:3] + lines[3 + is_cues :])
 
 
 def joined(folder: Path, pause_s: float = 1.0) -> tuple[Path, Path, list[float]]:
