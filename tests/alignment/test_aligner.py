@@ -169,6 +169,22 @@ def test_paragraphs_of_a_text_stay(aligner: Aligner, tmp_path: Path, names: tupl
     assert found.speakers == (("Anna", "Berta") if names[0] else ()) and not any(word.missing for word in found.words)
 
 
+def test_a_sound_between_paragraphs_is_nobodys(aligner: Aligner, tmp_path: Path) -> None:
+    """Subtitles have it alone, and one inside what a speaker says does not cut that in two."""
+    words = TEXTS[FILES[0].name].split()
+    first, last = f"ANNA: {' '.join(words[:4])} [wind]", f"BERTA: {' '.join(words[4:])}"
+    text = f"{first}\n\n(laughs)\n\n{last}\n"
+    found = aligned(aligner, tmp_path, {FILES[0].name: text})[FILES[0].name]
+    assert render(found, "txt") == text and found.speakers == ("ANNA", "BERTA")
+    cues = (f"ANNA: {words[0]}", "[wind]", " ".join(words[1:4]), "(laughs)", last)
+    times = "\n{0}\n0:0{0} --> 0:0{0}.5\n"
+    subtitles = "\n".join(times.format(at) + cue for at, cue in enumerate(cues))
+    (tmp_path / "a.srt").write_text(subtitles, encoding="utf-8")
+    (found,) = aligner.align(FILES[0], tmp_path / "a.srt")
+    assert render(found, "txt") == text.replace(" [wind]", "").replace("(laughs)\n\n", "")
+    assert "\n<v ANNA>At" in render(found, "vtt") and "\n(laughs)\n" in render(found, "vtt")
+
+
 def test_what_is_no_name_is_a_word(aligner: Aligner, tmp_path: Path) -> None:
     """The only name of a text, which comes once and behind other words, may be a heading. Times are no words all the same."""
     words = TEXTS[FILES[0].name].split()

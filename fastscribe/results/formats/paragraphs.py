@@ -87,7 +87,7 @@ def _turns(transcript: Transcript, given: Sequence[int]) -> Iterator[tuple[str |
     if not (transcript.speakers or any(given)):
         yield None, transcript.text
         return
-    numbered = zip(transcript.segments, given, strict=False)
+    numbered = (one for one in zip(transcript.segments, given, strict=False) if one[0].text)
     for (speaker, _), own in groupby(numbered, lambda one: (one[0].speaker, one[1])):
         yield speaker, join_texts(segment.text for segment, _ in own)
 
