@@ -257,7 +257,8 @@ class JournaledOutput:
 
     def _lines(self, finished: bool) -> Iterator[str]:
         """Yield a line for each kind of file that is not as the run would make it."""
-        if kept := list(self._committer.kept):
+        kept = [file for file, is_changed in self._committer.kept.items() if is_changed or not self._run.quiet]
+        if kept:
             is_one = len(kept) == 1
             stays, them = ("it stays as it is", "it") if is_one else ("they stay as they are", "them")
             yield (
@@ -287,6 +288,11 @@ class JournaledOutput:
     def num_kept(self) -> int:
         """How many files stay as they are, because someone has edited them."""
         return len(self._committer.kept)
+
+    @property
+    def num_dropped(self) -> int:
+        """How many failures of inputs that were not given go, once all inputs were given."""
+        return int(self._is_dropped.sum())
 
     @property
     def num_durable(self) -> int:
