@@ -224,7 +224,7 @@ def _first(named: str, num_all: int) -> str:
 
 
 def _not_heard(count: int, what: str) -> str:
-    return (f"1 {what} of the texts was" if count == 1 else f"{count:,} {what}s of the texts were") + " not heard"
+    return f"{count_of(count, what)} of the texts {'was' if count == 1 else 'were'} not heard"
 
 
 def _line_ranges(lines: Sequence[Sequence[str]]) -> tuple[range, ...]:

@@ -280,9 +280,12 @@ class TextAligner:
     def _transcript(self, job: _Job) -> Transcript:
         script = job.script
         _check_is_spoken(job.audio, script, job.token_spans)
-        self._leave_out(job, self._outside_words(job))
+        for token in list(self._outside_tokens(job)):
+            job.token_spans.pop(token, None)
         unheard = _unheard_lines(script, job.token_spans)
-        self._leave_out(job, [index for _, line in unheard for index in line])
+        for index in (index for _, line in unheard for index in line):
+            for token in script.word_tokens[index]:
+                job.token_spans.pop(token, None)
         if not job.token_spans:
             raise ModelOutputError("nothing of its text was heard")
         logprobs = self._token_logprobs(job)
@@ -321,29 +324,22 @@ class TextAligner:
             speakers=tuple(dict.fromkeys(filter(None, job.speakers))),
         )
 
-    def _leave_out(self, job: _Job, words: Sequence[int]) -> None:
-        for token in (token for index in words for token in job.script.word_tokens[index]):
-            job.token_spans.pop(token, None)
-
-    def _outside_words(self, job: _Job) -> list[int]:
-        """Return the words that come before the recording begins or after it ends.
+    def _outside_tokens(self, job: _Job) -> Iterator[int]:
+        """Yield the tokens of words that come before the recording begins or after it ends.
 
         They have no time before the first heard row of words, or after the last one. A short word may be found there by chance.
         """
-        written = [index for index, tokens in enumerate(job.script.word_tokens) if tokens]
-        tokens = [job.script.word_tokens[index] for index in written]
-        rows, end = list[range](), 0
-        for is_heard, own in groupby(tokens, lambda one: one.start in job.token_spans):
-            begin, end = end, end + len(list(own))
-            if is_heard and end - begin >= MATCH_WORDS:
-                rows.append(range(begin, end))
-        if not rows:
-            return []
-        first, last = rows[0].start, rows[-1].stop
-        before_s = self._clipped(job, job.token_spans[tokens[first].start])[0]
-        after_s = job.audio.last_s - self._clipped(job, job.token_spans[tokens[last - 1][-1]])[1]
-        outside = written[:first] if before_s < first * LEAST_WORD_S else []
-        return outside + (written[last:] if after_s < (len(written) - last) * LEAST_WORD_S else [])
+        tokens = [own for own in job.script.word_tokens if own]
+        is_heard = [own.start in job.token_spans for own in tokens]
+        rows = [at for at in range(len(tokens)) if is_heard[at : at + MATCH_WORDS] == [True] * MATCH_WORDS]
+        if rows:
+            first, last = rows[0], rows[-1] + MATCH_WORDS
+            begin, end = tokens[first].start, tokens[last - 1].stop
+            if self._clipped(job, job.token_spans[begin])[0] < first * LEAST_WORD_S:
+                yield from range(begin)
+            rest_s = job.audio.last_s - self._clipped(job, job.token_spans[end - 1])[1]
+            if rest_s < (len(tokens) - last) * LEAST_WORD_S:
+                yield from range(end, len(job.script.token_ids))
 
     def _word_span_s(self, job: _Job, probabilities: Mapping[int, float]) -> tuple[float, float]:
         """Return when a word begins and ends, by the probabilities of its tokens.

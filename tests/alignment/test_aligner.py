@@ -19,8 +19,6 @@ from fastscribe.alignment.script import Counts
 from fastscribe.errors import CheckpointError
 from fastscribe.results.formats.writers import render, to_object
 from fastscribe.results.stored import to_result
-from fastscribe.text.transcript import make_segment
-from fastscribe.types import AudioInfo, Word
 from tests.conftest import AUDIO, DATA, MODELS
 
 NEMO = json.loads((DATA / "alignment" / "nemo.json").read_text(encoding="utf-8"))
@@ -177,8 +175,7 @@ def test_a_sound_between_paragraphs_is_nobodys(aligner: Aligner, tmp_path: Path)
     found = aligned(aligner, tmp_path, {FILES[0].name: text})[FILES[0].name]
     assert render(found, "txt") == text and found.speakers == ("ANNA", "BERTA")
     cues = (f"ANNA: {words[0]}", "[wind]", " ".join(words[1:4]), "(laughs)", last)
-    times = "\n{0}\n0:0{0} --> 0:0{0}.5\n"
-    subtitles = "\n".join(times.format(at) + cue for at, cue in enumerate(cues))
+    subtitles = "".join(f"\n0:0{at} --> 0:0{at}.5\n{cue}\n" for at, cue in enumerate(cues))
     (tmp_path / "a.srt").write_text(subtitles, encoding="utf-8")
     (found,) = aligner.align(FILES[0], tmp_path / "a.srt")
     assert render(found, "txt") == text.replace(" [wind]", "").replace("(laughs)\n\n", "")
@@ -228,15 +225,10 @@ def test_a_text_may_begin_before_the_recording_and_end_after_it(
     """A text of one line, of a paragraph, and subtitles, with a sound between. It has more tokens than there are frames."""
     said, *others = (TEXTS[file.name] for file in FILES[:8])
     lines = [*others[:3], "[bell]", said, *others[3:]]
-    given = []
-    for line in lines:
-        times_s = (9.0 * len(given) + 0.3 * at for at in range(99))
-        words = [Word(word, start_s, start_s + 0.3, 1.0) for word, start_s in zip(line.split(), times_s, strict=False)]
-        given.append(replace(make_segment(words), line=len(given) + 1))
-    text = tmp_path / f"a.{format}"
-    audio = AudioInfo("a", "a", 1000, 1, 99_000, row={})
-    is_cues = format in ("srt", "ass")
-    text.write_text(render(Transcript(audio, "", tuple(given), ()), format) if is_cues else " ".join(lines), "utf-8")
+    cues = {"srt": "\n0:0{0} --> 0:0{0}.5\n{1}\n", "ass": "Dialogue: 0,0:00:0{0}.00,0:00:0{0}.50,Default,,0,0,0,,{1}\n"}
+    text, is_cues = tmp_path / f"a.{format}", format in cues
+    given = "".join(cues.get(format, "{1} ").format(at, line) for at, line in enumerate(lines))
+    text.write_text(("[Events]\n" if format == "ass" else "") + given, encoding="utf-8")
     monkeypatch.setattr(aligner.text_aligner, "counts", Counts())
     (found,) = aligner.align(FILES[0], text)
     assert isinstance(found, Transcript)
