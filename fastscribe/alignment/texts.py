@@ -340,7 +340,7 @@ def read_subtitles(text: str, format: str, encoding: str | None = None) -> tuple
     speaker = ""
     for cue, text, name in zip(cues, words, speakers, strict=True) if is_told else ():
         speaker = name or speaker
-        cue["speaker"] = speaker if name or text else ""  # a sound is nobody's
+        cue["speaker"] = speaker if name or text else ""  # a sound has none
     given = {"format": format, "encoding": encoding, "header": header, "cues": cues}
     has_unused_names = not is_told and any(name != "" for name in speakers)
     return "\n".join(words), {name: value for name, value in given.items() if value}, has_unused_names
