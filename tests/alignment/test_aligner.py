@@ -218,6 +218,21 @@ def test_speech_that_is_not_in_the_text_is_a_gap(aligner: Aligner, tmp_path: Pat
     assert gap.start_s >= right.words[5].start_s and gap.end_s <= right.words[8].end_s
 
 
+@pytest.mark.parametrize(("first", "is_outside"), [(3, True), (25, False)])
+def test_a_word_found_by_chance_is_none_of_the_recording(aligner: Aligner, first: int, is_outside: bool) -> None:
+    """Of thirty words the last ten were heard, and one before them, for which there is no time, or some."""
+    script = aligner.text_aligner._speller.script("so " * 30)
+    heard = [token for own in (script.word_tokens[5], *script.word_tokens[20:]) for token in own]
+    job: Any = SimpleNamespace(
+        script=script,
+        token_spans={token: (at + (first if at else 0), 90) for at, token in enumerate(heard)},
+        frames=SimpleNamespace(span_s=lambda first, end: (first / 10, end / 10)),
+        audio=SimpleNamespace(last_s=9.0),
+    )
+    outside = list(aligner.text_aligner._outside_tokens(job))
+    assert outside == (list(range(script.word_tokens[20].start)) if is_outside else [])
+
+
 @pytest.mark.parametrize("format", ["txt", "md", "srt", "ass"])
 def test_a_text_may_begin_before_the_recording_and_end_after_it(
     aligner: Aligner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
