@@ -48,6 +48,16 @@ def first_of(names: Sequence[str], most: int, number: int | None = None) -> str:
     return ", ".join(names[:most]) + (f" and {others:,} more" if others > 0 else "")
 
 
+def clock(time_s: float) -> str:
+    """Return a time to read.
+
+    >>> clock(192.9), clock(3661)
+    ('03:12', '1:01:01')
+    """
+    minutes, seconds = divmod(int(time_s), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}" if minutes >= 60 else f"{minutes:02d}:{seconds:02d}"
+
+
 def clean_text(text: str) -> str:
     """Return one line that is safe in any text format: no control characters, no SRT arrow, no lone surrogates.
 

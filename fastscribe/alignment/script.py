@@ -13,14 +13,19 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import accumulate
+from itertools import accumulate, groupby
+from operator import itemgetter
 
+from fastscribe._system.text_layout import clock, count_of
 from fastscribe.alignment.spoken import without_sounds
 from fastscribe.alignment.texts import unused_names_lines
+from fastscribe.results.formats.given_cues import words_inside
 from fastscribe.text.encoder import EncodedWord, WordEncoder
 from fastscribe.text.tokenizer import Tokenizer
+from fastscribe.types import Word
 
-_MAX_SHOWN, _MAX_NAMED = 12, 8  # characters, and words or lines, in a message
+_MAX_SHOWN, _MAX_NAMED = 12, 8  # characters, and rows of words or lines, in a message
+_ROW_WORDS = 4  # of such a row
 _QUOTES = str.maketrans("‘’ʼ´`“”„«»‐‑–—", "'''''\"\"\"\"\"----")
 
 
@@ -129,7 +134,7 @@ class Counts:
         num_untimed: Words that the model writes nothing of.
         num_words: Words of all texts.
         num_missing: Words that were not heard.
-        missing: The first of these, by recording, each with its path.
+        missing: The first of these in a row, with their path, and where they were expected.
         num_unheard: Lines of texts, not of subtitles, that were not heard.
         unheard: The first of these, each as its recording and number.
         unsearched_s: Seconds in which missing words and other speech were not looked for, because there was no anchor; by
@@ -141,16 +146,24 @@ class Counts:
     num_untimed: int = 0
     num_words: int = 0
     num_missing: int = 0
-    missing: list[str] = field(default_factory=list)
+    missing: list[tuple[str, str]] = field(default_factory=list)
     num_unheard: int = 0
     unheard: list[str] = field(default_factory=list)
     unsearched_s: dict[bool, float] = field(default_factory=lambda: {False: 0.0, True: 0.0})
     unnamed: list[str] = field(default_factory=list)
 
-    def add_missing(self, path: str, words: Sequence[str]) -> None:
-        if named := words[: max(0, _MAX_NAMED - self.num_missing)]:
-            self.missing.append(f"{path}: {', '.join(named)}")
-        self.num_missing += len(words)
+    def add_words(self, path: str, words: Sequence[Word]) -> None:
+        """Count the words of a recording, and name those that were not heard."""
+        inside, end = words_inside(words), 0
+        for is_missing, own in groupby(words, lambda word: word.missing):
+            row = list(own)
+            end += len(row)
+            if is_missing:
+                self.num_missing += len(row)
+                is_first, is_last = end - len(row) < inside.start, end > inside.stop
+                self.missing.append((path, _missing_row(row, is_first, is_last)))
+        del self.missing[_MAX_NAMED + 1 :]
+        self.num_words += len(words)
 
     def add_unheard(self, lines: Sequence[str]) -> None:
         self.num_unheard += len(lines)
@@ -170,7 +183,9 @@ class Counts:
                 f"the model does not write {shown}, which the texts have {times}: left out of the alignment{words}"
             )
         if self.num_missing:
-            shown = _first("; ".join(self.missing), self.num_missing)
+            rows = groupby(self.missing[:_MAX_NAMED], itemgetter(0))
+            named = (f"{path}: {', '.join(row for _, row in own)}" for path, own in rows)
+            shown = _first("; ".join(named), len(self.missing))
             were = _not_heard(self.num_missing, "word")
             are = "it is" if self.num_missing == 1 else "they are"
             found.append(f"{were}, of {self.num_words:,}: {shown}; {are} marked missing in JSON")
@@ -192,12 +207,24 @@ _WHY = {  # by whether three words in a row of the text were heard, but more tha
 }
 
 
+def _missing_row(words: Sequence[Word], is_first: bool, is_last: bool) -> str:
+    """Return the begin of a row of words that were not heard, and where it was expected; of the first or the last, why."""
+    texts, number = [word.text for word in words], count_of(len(words), "word")
+    if is_first:
+        return f'the first {number}, up to "{" ".join(texts[-_ROW_WORDS:])}": the recording begins later'
+    if is_last:
+        return f'the last {number}, from "{" ".join(texts[:_ROW_WORDS])}" on: the recording ends at {clock(words[-1].end_s)}'
+    shown = " ".join(texts[:_ROW_WORDS]).rstrip(",.;:")
+    rest = f" .. ({number}, " if len(texts) > _ROW_WORDS else " ("
+    return f"{shown}{rest}near {clock(words[0].start_s)})"
+
+
 def _first(named: str, num_all: int) -> str:
     return named + (" .." if num_all > _MAX_NAMED else "")
 
 
 def _not_heard(count: int, what: str) -> str:
-    return (f"1 {what} of the texts was" if count == 1 else f"{count:,} {what}s of the texts were") + " not heard"
+    return f"{count_of(count, what)} of the texts {'was' if count == 1 else 'were'} not heard"
 
 
 def _line_ranges(lines: Sequence[Sequence[str]]) -> tuple[range, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 
 from fastscribe.results.formats.cue_markup import (
     DASHES,
@@ -109,17 +110,19 @@ def without_names(text: str) -> tuple[str, list[str | None]]:
     """Return a text without the speakers' names before its lines, as `-f txt` writes them, and who speaks each line.
 
     A name may be bold, as `-f md` writes it, or stand on a line of its own. A line without one is of the speaker before. None:
-    before the first name. Times before lines and names, and behind names, are left out too.
+    before the first name, and a sound without a name, unless the speaker goes on in the next line. Times before lines and
+    names, and behind names, are left out too.
     """
     lines = untimed_lines(text)
     num_spoken = sum(any(map(str.isalnum, _BRACKETS.sub("", _unlabelled(line)))) for line in lines)
     labels = _labels(lines, max(2, num_spoken))
     speaker, speakers = None, []
-    for number, line in enumerate(lines):
-        name, lines[number] = _parted(line, labels)
+    parted = [_parted(line, labels) for line in lines]
+    for (name, own), (next_name, after) in pairwise([*parted, ("", "")]):
         speaker = _LEADING.sub("", name).removesuffix("**") or speaker
-        speakers.append(speaker)
-    return "\n".join(lines), speakers
+        is_sound = own and not name and not any(map(str.isalnum, without_sounds(own)))
+        speakers.append(None if is_sound and (next_name or not after) else speaker)
+    return "\n".join(own for _, own in parted), speakers
 
 
 def _parted(line: str, labels: set[str]) -> tuple[str, str]:

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from fastscribe.alignment.anchors import HeardWord, Window, cuts, find_matches, have_common_run, windows
+from fastscribe.alignment.anchors import MATCH_WORDS, HeardWord, Window, cuts, find_matches, have_common_run, windows
 from fastscribe.alignment.cue_times import fill, place_cues
 from fastscribe.alignment.forced_alignment import Span, align, frames_needed
 from fastscribe.alignment.loose_alignment import MAX_CELLS, LooseAlignment, align_loosely
@@ -36,7 +36,7 @@ from fastscribe.config import ModelConfig
 from fastscribe.errors import AudioError, CheckpointError, ModelOutputError
 from fastscribe.pipeline import batching
 from fastscribe.pipeline.batching import Budget
-from fastscribe.results.formats.given_cues import GivenCues, cues_of_row
+from fastscribe.results.formats.given_cues import LEAST_WORD_S, GivenCues, cues_of_row
 from fastscribe.segmentation.seams import normalized_text
 from fastscribe.text.tokenizer import Tokenizer
 from fastscribe.text.transcript import DecodedUtterance, group_words, segments_of, span_around
@@ -202,11 +202,12 @@ class TextAligner:
         if not frames.num_frames:
             raise AudioError(audio.path, "there is no sound to align its text with")
         cut_at = list[tuple[int, int]]()
-        if frames.num_frames * self._frame_s > _MIN_WHOLE_S:
+        needed = frames_needed(script.token_ids)
+        if frames.num_frames * self._frame_s > _MIN_WHOLE_S or needed > frames.num_frames:
             heard = self._heard_words(frames.heard)
             known = [normalized_text(word) for word in script.words]
             cut_at = cuts(find_matches(known, [word.text for word in heard]), heard)
-        if not cut_at and (needed := frames_needed(script.token_ids)) > frames.num_frames:
+        if not cut_at and needed > frames.num_frames:
             raise AudioError(
                 audio.path,
                 f"too short for its text, which takes at least {needed * self._frame_s:,.1f} s: it has "
@@ -279,6 +280,8 @@ class TextAligner:
     def _transcript(self, job: _Job) -> Transcript:
         script = job.script
         _check_is_spoken(job.audio, script, job.token_spans)
+        for token in list(self._outside_tokens(job)):
+            job.token_spans.pop(token, None)
         unheard = _unheard_lines(script, job.token_spans)
         for index in (index for _, line in unheard for index in line):
             for token in script.word_tokens[index]:
@@ -309,8 +312,7 @@ class TextAligner:
             segments = [_spoken_by(job.speakers[(one.line or 0) - 1], one) for one in segments]
         self.counts.unwritten.update(script.unwritten)
         self.counts.num_untimed += script.num_untimed
-        self.counts.num_words += len(words)
-        self.counts.add_missing(job.audio.path, [word.text for word in words if word.missing])
+        self.counts.add_words(job.audio.path, words)
         if job.given is None:
             self.counts.add_unheard([f"{job.audio.path}: {number}" for number, _ in unheard])
         return Transcript(
@@ -321,6 +323,23 @@ class TextAligner:
             tuple(Gap(*self._clipped(job, span)) for span in sorted(job.other)),
             speakers=tuple(dict.fromkeys(filter(None, job.speakers))),
         )
+
+    def _outside_tokens(self, job: _Job) -> Iterator[int]:
+        """Yield the tokens of words that come before the recording begins or after it ends.
+
+        They have no time before the first heard row of words, or after the last one. A short word may be found there by chance.
+        """
+        tokens = [own for own in job.script.word_tokens if own]
+        is_heard = [own.start in job.token_spans for own in tokens]
+        rows = [at for at in range(len(tokens)) if is_heard[at : at + MATCH_WORDS] == [True] * MATCH_WORDS]
+        if rows:
+            first, last = rows[0], rows[-1] + MATCH_WORDS
+            begin, end = tokens[first].start, tokens[last - 1].stop
+            if self._clipped(job, job.token_spans[begin])[0] < first * LEAST_WORD_S:
+                yield from range(begin)
+            rest_s = job.audio.last_s - self._clipped(job, job.token_spans[end - 1])[1]
+            if rest_s < (len(tokens) - last) * LEAST_WORD_S:
+                yield from range(end, len(job.script.token_ids))
 
     def _word_span_s(self, job: _Job, probabilities: Mapping[int, float]) -> tuple[float, float]:
         """Return when a word begins and ends, by the probabilities of its tokens.

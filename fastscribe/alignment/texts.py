@@ -338,8 +338,9 @@ def read_subtitles(text: str, format: str, encoding: str | None = None) -> tuple
     begins_with_name = bool(next((name for text, name in zip(words, speakers, strict=True) if text), ""))
     is_told = None not in speakers and (begins_with_name or len(set(filter(None, speakers))) > 1)
     speaker = ""
-    for cue, name in zip(cues, speakers, strict=True) if is_told else ():
-        cue["speaker"] = speaker = name or speaker
+    for cue, text, name in zip(cues, words, speakers, strict=True) if is_told else ():
+        speaker = name or speaker
+        cue["speaker"] = speaker if name or text else ""  # a sound has none
     given = {"format": format, "encoding": encoding, "header": header, "cues": cues}
     has_unused_names = not is_told and any(name != "" for name in speakers)
     return "\n".join(words), {name: value for name, value in given.items() if value}, has_unused_names

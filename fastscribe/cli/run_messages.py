@@ -87,7 +87,8 @@ def sound_lines(progress: Progress, options: Options, command: str, is_one: bool
         yield f"{progress.gap_s:,.0f} s of speech in {recordings} are not in the text: gaps in JSON says where"
     if progress.apart and command == "transcribe" and not options.has_speakers:
         has = f"{count_of(progress.apart, 'recording')} {'has' if progress.apart == 1 else 'have'}"
-        yield f"{has} a voice on each of two channels: --speakers channels tells who speaks"
+        named = first_of(progress.first_apart, len(progress.first_apart), progress.apart)
+        yield f"{has} a voice on each of two channels: {named}; --speakers channels tells who speaks"
 
 
 def say_summary(job: TranscribeJob, stats: RunStats) -> None:

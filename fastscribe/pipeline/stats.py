@@ -98,6 +98,7 @@ class Progress:
     wordless: int = 0  # files transcribed of which no word was recognised
     first_wordless: list[str] = field(default_factory=list)  # paths of the first of them
     apart: int = 0  # files transcribed of which each of two channels has a voice, and which were mixed
+    first_apart: list[str] = field(default_factory=list)  # paths of the first of them
     padded_frames: int = 0
     real_frames: int = 0
     first_batch_at: float | None = None  # time.perf_counter() when the first batch had its results
@@ -129,7 +130,10 @@ class Progress:
             self.with_gaps += bool(result.gaps)
             self.gap_s += sum(gap.end_s - gap.start_s for gap in result.gaps)
             alone_s = result.audio.alone_s if result.text else ()  # of music, what is on one channel alone is no voice
-            self.apart += len(alone_s) == 2 and min(alone_s) >= max(_APART_S, _APART * result.audio.duration_s)
+            is_apart = len(alone_s) == 2 and min(alone_s) >= max(_APART_S, _APART * result.audio.duration_s)
+            self.apart += is_apart
+            if is_apart and len(self.first_apart) < _MAX_NAMES:
+                self.first_apart.append(result.audio.path)
             self.wordless += not result.text
             if not result.text and len(self.first_wordless) < _MAX_NAMES:
                 self.first_wordless.append(result.audio.path)

@@ -167,6 +167,21 @@ def test_paragraphs_of_a_text_stay(aligner: Aligner, tmp_path: Path, names: tupl
     assert found.speakers == (("Anna", "Berta") if names[0] else ()) and not any(word.missing for word in found.words)
 
 
+def test_a_sound_between_paragraphs_is_nobodys(aligner: Aligner, tmp_path: Path) -> None:
+    """Subtitles have it alone, and one inside what a speaker says does not cut that in two."""
+    words = TEXTS[FILES[0].name].split()
+    first, last = f"ANNA: {' '.join(words[:4])} [wind]", f"BERTA: {' '.join(words[4:])}"
+    text = f"{first}\n\n(laughs)\n\n{last}\n"
+    found = aligned(aligner, tmp_path, {FILES[0].name: text})[FILES[0].name]
+    assert render(found, "txt") == text and found.speakers == ("ANNA", "BERTA")
+    cues = (f"ANNA: {words[0]}", "[wind]", " ".join(words[1:4]), "(laughs)", last)
+    subtitles = "".join(f"\n0:0{at} --> 0:0{at}.5\n{cue}\n" for at, cue in enumerate(cues))
+    (tmp_path / "a.srt").write_text(subtitles, encoding="utf-8")
+    (found,) = aligner.align(FILES[0], tmp_path / "a.srt")
+    assert render(found, "txt") == text.replace(" [wind]", "").replace("(laughs)\n\n", "")
+    assert "\n<v ANNA>At" in render(found, "vtt") and "\n(laughs)\n" in render(found, "vtt")
+
+
 def test_what_is_no_name_is_a_word(aligner: Aligner, tmp_path: Path) -> None:
     """The only name of a text, which comes once and behind other words, may be a heading. Times are no words all the same."""
     words = TEXTS[FILES[0].name].split()
@@ -201,6 +216,43 @@ def test_speech_that_is_not_in_the_text_is_a_gap(aligner: Aligner, tmp_path: Pat
     (gap,) = aligned(aligner, tmp_path, {file: " ".join([*words[:6], *words[8:]])})[file].gaps
     assert gap.start_s < right.words[6].end_s and gap.end_s > right.words[7].start_s
     assert gap.start_s >= right.words[5].start_s and gap.end_s <= right.words[8].end_s
+
+
+@pytest.mark.parametrize(("first", "is_outside"), [(3, True), (25, False)])
+def test_a_word_found_by_chance_is_none_of_the_recording(aligner: Aligner, first: int, is_outside: bool) -> None:
+    """Of thirty words the last ten were heard, and one before them, for which there is no time, or some."""
+    script = aligner.text_aligner._speller.script("so " * 30)
+    heard = [token for own in (script.word_tokens[5], *script.word_tokens[20:]) for token in own]
+    job: Any = SimpleNamespace(
+        script=script,
+        token_spans={token: (at + (first if at else 0), 90) for at, token in enumerate(heard)},
+        frames=SimpleNamespace(span_s=lambda first, end: (first / 10, end / 10)),
+        audio=SimpleNamespace(last_s=9.0),
+    )
+    outside = list(aligner.text_aligner._outside_tokens(job))
+    assert outside == (list(range(script.word_tokens[20].start)) if is_outside else [])
+
+
+@pytest.mark.parametrize("format", ["txt", "md", "srt", "ass"])
+def test_a_text_may_begin_before_the_recording_and_end_after_it(
+    aligner: Aligner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
+) -> None:
+    """A text of one line, of a paragraph, and subtitles, with a sound between. It has more tokens than there are frames."""
+    said, *others = (TEXTS[file.name] for file in FILES[:8])
+    lines = [*others[:3], "[bell]", said, *others[3:]]
+    cues = {"srt": "\n0:0{0} --> 0:0{0}.5\n{1}\n", "ass": "Dialogue: 0,0:00:0{0}.00,0:00:0{0}.50,Default,,0,0,0,,{1}\n"}
+    text, is_cues = tmp_path / f"a.{format}", format in cues
+    given = "".join(cues.get(format, "{1} ").format(at, line) for at, line in enumerate(lines))
+    text.write_text(("[Events]\n" if format == "ass" else "") + given, encoding="utf-8")
+    monkeypatch.setattr(aligner.text_aligner, "counts", Counts())
+    (found,) = aligner.align(FILES[0], text)
+    assert isinstance(found, Transcript)
+    line = aligner.text_aligner.counts.lines[0]
+    assert "the recording begins later" in line
+    assert f'from "{" ".join(others[3].split()[:4])}" on: the recording ends at 00:0' in line
+    shown = " ".join(" ".join(cue.split("\n")[2:]) for cue in render(found, "srt").strip().split("\n\n"))
+    assert shown == f"[bell] {said}" and render(found, "ass").count("Dialogue:") == (2 if is_cues else 1)
+    assert " ".join(render(found, "txt").split()) == " ".join(lines[:3] + lines[3 + is_cues :])
 
 
 def joined(folder: Path, pause_s: float = 1.0) -> tuple[Path, Path, list[float]]:

@@ -203,7 +203,7 @@ def test_errors_of_the_text_are_said(tmp_path: Path) -> None:
     lines = result.stderr.splitlines()
     assert result.returncode == 0 and len(lines) == 2
     assert "does not write β, which the texts have once" in lines[0] and "1 word of the texts was not heard" in lines[1]
-    assert f": {FILES[1]}: ox; it is marked" in lines[1]
+    assert f": {FILES[1]}: ox (near 00:00); it is marked" in lines[1]
 
 
 def test_a_line_that_nobody_speaks_has_no_cue(tmp_path: Path) -> None:

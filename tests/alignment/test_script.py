@@ -7,6 +7,7 @@ import unicodedata
 
 from fastscribe.alignment.script import Counts, Speller
 from fastscribe.text.tokenizer import Tokenizer, from_characters, from_huggingface, from_pieces
+from fastscribe.types import Word
 from tests.conftest import MODELS, checkpoint
 
 SMALL = from_characters([" ", *"abcdefghijklmnopqrstuvwxyz'"])
@@ -31,11 +32,16 @@ def test_what_is_not_written_is_counted() -> None:
     assert script.unwritten == {"4": 2, "1": 1, "9": 1, "8": 1, "2": 1}
     assert script.num_untimed == 1
     counts = Counts(script.unwritten, 1, 1000)
-    for path, words in (("a.wav", ["it", "The"]), ("b.wav", []), ("c.wav", [*"abcdefghi"]), ("d.wav", ["on"])):
-        counts.add_missing(path, words)
+    for path, text in (("a.wav", "it, _ The, old _ _"), ("b.wav", "_"), ("c.wav", "a b c d e f _ " + "g _ " * 8)):
+        words = text.split()
+        counts.add_words(path, [Word(word, 9.0 * at, 9.0 * at + 9, 0.5, word != "_") for at, word in enumerate(words)])
     unwritten, missing = counts.lines
     assert "4" in unwritten and "6 times" in unwritten and "1 word is" in unwritten
-    assert "12 words of the texts were" in missing and "1,000: a.wav: it, The; c.wav: a, b, c, d, e, f .." in missing
+    assert (
+        "17 words of the texts were" in missing
+        and "1,030: a.wav: it (near 00:00), The, old (near 00:18); c.wav" in missing
+    )
+    assert ": a b c d .. (6 words, near 00:00), g (near 01:03), " in missing and "(near 02:15) ..; they" in missing
 
 
 def test_a_word_has_tokens_if_a_letter_is_written() -> None:

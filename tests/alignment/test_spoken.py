@@ -41,6 +41,11 @@ from fastscribe.types import AudioInfo, Segment, Transcript, Word
         ("他说：“好”\n一\n二\n三\n他说：“不”\n四\n五", None, [None] * 7),
         ("The Right Honourable John Smith: A\nAnna: B", "A\nB", ["The Right Honourable John Smith", "Anna"]),
         ("- Anna: A\n>> BEN: B\nC", "A\nB\nC", ["Anna", "BEN", "BEN"]),
+        (
+            "Jo: A\n[wind]\nB\n(laughs)\n\nBen: C\n♪ ♪\nJo: [sighs]\n\n♪ la\n(and so he went away)",
+            "A\n[wind]\nB\n(laughs)\n\nC\n♪ ♪\n[sighs]\n\n♪ la\n(and so he went away)",
+            ["Jo", "Jo", "Jo", None, "Jo", "Ben", None, *["Jo"] * 4],
+        ),
         ("Ann van Dam: A\nB\nBen: C", "A\nB\nC", ["Ann van Dam", "Ann van Dam", "Ben"]),
         (
             "Lee: A\nB\nC\nFox: D\nE\nMs Po: F\nNote: we\nLee: G\nH\nFox: I\nJ\nK\nL",

@@ -87,6 +87,8 @@ def test_times_in_a_text() -> None:
             [*["Anna"] * 2, *["Bob"] * 2],
         ),
         (["[wind]", "- Anna: one", "- [sighs] Anna: two"], ["", "one", "two"], ["", "Anna", "Anna"]),
+        (["Anna: one", "[wind]", "two", "ANNA: (laughs)", "Bob: six"], ["one", "", "two", "", "six"],
+            ["Anna", "", "Anna", "ANNA", "Bob"]),
         (["agent: one", "agent: two", "client: three"], ["one", "two", "three"], ["agent", "agent", "client"]),
         (["Anna: one\nBob: two", "Anna: three"], ["one two", "three"], []),
         (["Anna: one", "two\nAnna: three"], ["one", "two three"], []),
@@ -103,7 +105,7 @@ def test_times_in_a_text() -> None:
         (["翻译：张三", "一", "二", "我说：走", "三"], None, []),
     ],
     ids=[
-        "first of each turn", "after a sound", "small letters", "two in a cue", "behind another", "not the first",
+        "first of each turn", "after a sound", "sounds", "small letters", "two in a cue", "behind another", "not the first",
         "a dialogue with a title", "other begins", "more of them", "two turns", "two long turns", "a lone one",
         "a title that looks like a name", "again", "once", "a colon of another script",
     ],

@@ -70,7 +70,8 @@ def test_voices_on_channels_are_told_at_the_end(tmp_path: Path, device: tuple[st
     zeros = np.zeros_like(SPEECH)
     first, second = np.concatenate([SPEECH, zeros]), np.concatenate([zeros, SPEECH])
     soundfile.write(folder / "interview.wav", np.stack([first + 0.03 * second, second + 0.03 * first], axis=1), RATE)
-    line = "1 recording has a voice on each of two channels: --speakers channels tells who speaks\n"
+    has = f"1 recording has a voice on each of two channels: {folder / 'interview.wav'}"
+    line = f"{has}; --speakers channels tells who speaks\n"
     given = ("transcribe", folder, "-m", MODEL, "--dtype", "fp32", *device)
     for place, more in (("mixed", ("--max-utterance-s", "4")), ("told", ("--speakers", "channels"))):
         done = fastscribe(*given, "-o", tmp_path / place, *more)

@@ -100,13 +100,15 @@ def test_recordings_without_words_are_named_up_to_a_few() -> None:
 
 def test_recordings_with_a_voice_on_each_channel_are_counted() -> None:
     progress = Progress()
-    for alone_s in ((), (30.0, 5.9), (30.0, 9.0), (9.0, 30.0), (30.0, 30.0, 30.0)):
-        found = transcript(utterance(0, 60.0))
+    for number, alone_s in enumerate(((), (30.0, 5.9), (30.0, 9.0), (9.0, 30.0), (30.0, 30.0, 30.0))):
+        found = transcript(utterance(0, 60.0, f"{number}.mp3"))
         progress.count(replace(found, audio=replace(found.audio, alone_s=alone_s)))
     silent = transcript(utterance(1, 60.0))
     progress.count(replace(silent, text="", audio=replace(silent.audio, alone_s=(30.0, 30.0))))  # music, perhaps
     silence, line = sound_lines(progress, Options(), "transcribe", False)
-    assert line == "2 recordings have a voice on each of two channels: --speakers channels tells who speaks"
+    assert (
+        line == "2 recordings have a voice on each of two channels: 2.mp3, 3.mp3; --speakers channels tells who speaks"
+    )
     assert list(sound_lines(progress, Options(speakers="channels"), "transcribe", False)) == [silence]
     assert list(sound_lines(progress, Options(), "transcribe", True)) == [line]
     assert list(sound_lines(progress, Options(), "align", True)) == []

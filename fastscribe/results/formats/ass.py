@@ -12,13 +12,14 @@ import re
 import warnings
 from dataclasses import replace
 from io import StringIO
+from itertools import compress
 
 from pysubs2 import Color, SSAEvent, SSAFile, SSAStyle
 from pysubs2.formats.substation import SubstationFormat
 
 from fastscribe._system.text_layout import clean_text
 from fastscribe.config import SubtitleStyle
-from fastscribe.results.formats.given_cues import found_cues
+from fastscribe.results.formats.given_cues import cues_inside, found_cues
 from fastscribe.results.formats.subtitles import DEFAULT_STYLE, Cue, spoken_spans, to_cues
 from fastscribe.types import Transcript
 
@@ -68,7 +69,7 @@ def to_ass(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE) -> str:
     ]
     names = {cue.speaker: clean_text(cue.speaker or "").replace(",", ";") for cue in cues}  # commas separate the fields
     file = _given_file(transcript)
-    if file is not None and len(file) == len(cues):
+    if file is not None:
         for event, cue in zip(file, cues, strict=True):
             event.start, event.end = cue.start_ms, cue.end_ms
             event.name = event.name and (names[cue.speaker] or event.name)
@@ -93,16 +94,20 @@ def to_ass(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE) -> str:
 
 
 def _given_file(transcript: Transcript) -> SSAFile | None:
-    """Return the ASS that was given; None if other subtitles were, or what a manifest's row has is none."""
+    """Return the cues of to_cues() of the ASS that was given; None if other subtitles were, or what a row has is none."""
     given = found_cues(transcript)
     if given is None or given.format != "ass":
         return None
     try:
         with warnings.catch_warnings():  # of a number that it replaces by the usual one
             warnings.simplefilter("ignore", RuntimeWarning)
-            return SSAFile.from_string(given.header, "ass")
+            file = SSAFile.from_string(given.header, "ass")
     except (IndexError, TypeError, ValueError):
         return None
+    if len(file) != len(given.cues):
+        return None
+    file.events = list(compress(file, cues_inside(transcript.segments)))
+    return file
 
 
 def _karaoke(cue: Cue) -> str:

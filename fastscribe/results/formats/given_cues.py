@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise, takewhile
 from typing import Any, NamedTuple
 
 from fastscribe._system.text_layout import clean_text, num_columns
@@ -25,9 +25,11 @@ from fastscribe.results.formats.cue_markup import (
     plain_text,
     spaced_text,
 )
-from fastscribe.types import Segment, Transcript
+from fastscribe.types import Segment, Transcript, Word
 
 FORMATS = ("srt", "vtt", "ass")
+LEAST_WORD_S = 0.1  # nobody speaks faster
+_MIN_OUTSIDE = 3  # fewer words may have been misheard
 _VOICE = r"(?P<voice><v(?:\.[^\s<>]*)?\s+)"  # of WebVTT
 
 
@@ -157,6 +159,26 @@ def found_cues(transcript: Transcript) -> GivenCues | None:
         return None
     texts = str((transcript.audio.row or {})["text"]).split("\n")
     return given if texts == [one.text for one in transcript.segments] else None
+
+
+def words_inside(words: Sequence[Word]) -> range:
+    """Return which words of a known text are in the recording.
+
+    Those at its begin and its end are not, if they were not heard and have no time in which they could have been spoken.
+    """
+    is_outside = [word.missing and word.end_s - word.start_s < LEAST_WORD_S for word in words]
+    before, after = (sum(takewhile(bool, side)) for side in (is_outside, is_outside[::-1]))
+    return range(before if before >= _MIN_OUTSIDE else 0, len(words) - (after if after >= _MIN_OUTSIDE else 0))
+
+
+def cues_inside(segments: Sequence[Segment]) -> list[bool]:
+    """Return for each cue whether it is in the recording: it has words that are, or is a sound between such cues."""
+    inside = words_inside([word for one in segments for word in one.words])
+    ends = list(accumulate(len(one.words) for one in segments))
+    return [
+        end - len(one.words) < inside.stop and inside.start < end if one.words else inside.start <= end <= inside.stop
+        for one, end in zip(segments, ends, strict=True)
+    ]
 
 
 def shown_ms(

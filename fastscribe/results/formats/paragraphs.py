@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, groupby, pairwise
 from typing import NamedTuple
 
-from fastscribe._system.text_layout import clean_text, join_texts, num_columns
+from fastscribe._system.text_layout import clean_text, clock, join_texts, num_columns
 from fastscribe.results.formats.subtitles import ends_sentence, shows_speakers
 from fastscribe.types import Transcript, Word
 
@@ -50,20 +50,15 @@ def to_md(transcript: Transcript) -> str:
     No text of a recording is taken for markup, neither by CommonMark nor with pandoc's extensions.
     """
     name = _escaped(re.split(r"[/\\]", transcript.audio.id)[-1])
-    blocks = [f"# {name} ({_clock(round(transcript.audio.duration_s, 3))})"]
+    blocks = [f"# {name} ({clock(round(transcript.audio.duration_s, 3))})"]
     for one in paragraphs(transcript):
         speaker = f"**{_escaped(one.speaker)}**: " if one.speaker and shows_speakers(transcript) else ""
-        blocks.append(f"[{_clock(one.start_ms / 1000)}] {speaker}{_escaped(one.text)}")
+        blocks.append(f"[{clock(one.start_ms / 1000)}] {speaker}{_escaped(one.text)}")
     return "\n\n".join(blocks) + "\n"
 
 
 def _escaped(text: str) -> str:
     return _MARKDOWN.sub(r"\\\g<0>", clean_text(text))
-
-
-def _clock(time_s: float) -> str:
-    minutes, seconds = divmod(int(time_s), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}" if minutes >= 60 else f"{minutes:02d}:{seconds:02d}"
 
 
 def paragraphs(transcript: Transcript) -> list[Paragraph]:
@@ -92,7 +87,7 @@ def _turns(transcript: Transcript, given: Sequence[int]) -> Iterator[tuple[str |
     if not (transcript.speakers or any(given)):
         yield None, transcript.text
         return
-    numbered = zip(transcript.segments, given, strict=False)
+    numbered = (one for one in zip(transcript.segments, given, strict=False) if one[0].text)
     for (speaker, _), own in groupby(numbered, lambda one: (one[0].speaker, one[1])):
         yield speaker, join_texts(segment.text for segment, _ in own)
 

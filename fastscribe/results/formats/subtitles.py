@@ -30,7 +30,7 @@ from fastscribe._system.text_layout import (
     split_word,
 )
 from fastscribe.config import SubtitleStyle
-from fastscribe.results.formats.given_cues import GivenCue, found_cues, shown_ms
+from fastscribe.results.formats.given_cues import GivenCue, cues_inside, found_cues, shown_ms, words_inside
 from fastscribe.types import Transcript, Word
 
 DEFAULT_STYLE = SubtitleStyle()
@@ -82,9 +82,10 @@ class _Piece(NamedTuple):
 def to_cues(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE, *, names_speakers: bool = False) -> list[Cue]:
     """Return cues with all words of the transcript, once and in order. They do not overlap, and end with the audio.
 
-    Lines of a known text that were not heard have none: their place is a pause, in which nobody can read them.
+    Lines of a known text that were not heard have none: their place is a pause, in which nobody can read them. Neither has what
+    the text says before the recording begins and after it ends.
 
-    Known subtitles keep their cues, which may overlap where their words do.
+    Known subtitles keep their other cues, which may overlap where their words do.
     A cue of a dialogue is of one speaker. Cues of two speakers overlap only where both speak.
 
     Args:
@@ -97,12 +98,17 @@ def to_cues(transcript: Transcript, style: SubtitleStyle = DEFAULT_STYLE, *, nam
         times = shown_ms(transcript.segments, given, audio_ms, GAP_MS, style)
         return [
             Cue(start_ms, end_ms, cue.lines, _spans_in(cue.lines, segment.words, audio_ms), segment.speaker, cue)
-            for (start_ms, end_ms), cue, segment in zip(times, given.cues, transcript.segments, strict=True)
+            for (start_ms, end_ms), cue, segment, is_inside in zip(
+                times, given.cues, transcript.segments, cues_inside(transcript.segments), strict=True
+            )
+            if is_inside
         ]
     heard = [one for one in transcript.segments if not one.is_missing]
     words = [word for one in heard for word in one.words]
+    inside = words_inside(words)
+    words = words[inside.start : inside.stop]
     ends = accumulate(len(one.words) for one in heard)
-    line_ends = {end for end, one in zip(ends, heard, strict=True) if one.line is not None}
+    line_ends = {end - inside.start for end, one in zip(ends, heard, strict=True) if one.line is not None}
     if transcript.speakers:
         names_them = names_speakers and shows_speakers(transcript)
         return _dialogue_cues(words, audio_ms, style, names_them, line_ends)
