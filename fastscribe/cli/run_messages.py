@@ -270,6 +270,8 @@ def say_made_again(output: JournaledOutput, quiet: bool) -> int:
     num_made, not_made = output.files.num_made_again, output.not_made
     if not quiet:
         say_stays(output.ledger)
+    if (line := output.taken_line) and not quiet:
+        say(line)
     if num_made and not quiet:
         recordings = f"{num_made} finished recording{'s' if num_made > 1 else ''}"
         looks = {"layout": "another layout (--max-line-width and so on)", "names": "other names of speakers"}

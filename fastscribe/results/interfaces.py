@@ -74,7 +74,7 @@ class Ledger:
 
 
 class Moved(NamedTuple):
-    """The folder of recordings when results were made, and now: absolute paths. Both are "" if nothing has moved."""
+    """A recording or a folder of some when results were made, and now: absolute paths. Both are "" if nothing has moved."""
 
     old: str
     new: str
@@ -87,7 +87,7 @@ class Moved(NamedTuple):
         old, equals, new = text.partition("=")
         if not (equals and old and new):
             raise UsageError(
-                f"--moved {text}: not OLD=NEW, the folder's path when its results were made and now, or {NOT_MOVED}"
+                f"--moved {text}: not OLD=NEW, the path of a folder or file when results were made and now, or {NOT_MOVED}"
             )
         if is_url(old) or is_url(new):
             raise UsageError(
@@ -101,9 +101,9 @@ class Moved(NamedTuple):
         return f"--moved {shlex.quote('='.join(self))} (with the folder in which they were as {UNKNOWN_PLACE})"
 
     def before(self, identity: str) -> str | None:
-        """Return where a recording was; None if it is not below the new place."""
+        """Return where a recording was; None if it is neither the new place nor below it."""
         rest = identity.removeprefix(self.new)
-        return self.old + rest if rest != identity and rest[:1] in ("/", os.sep) else None
+        return self.old + rest if rest != identity and rest[:1] in ("", "/", os.sep) else None
 
 
 @dataclass(frozen=True)

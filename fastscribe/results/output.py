@@ -193,6 +193,15 @@ class JournaledOutput:
         """Return what the run says, as moved.moved_line(). Raises UsageError, OSError."""
         return moved_line(self._storage, self._run, self.journal, inputs)
 
+    @property
+    def taken_line(self) -> str:
+        """What --moved did; "" without it."""
+        number, moved = len(self.files.taken), self._run.moved
+        if moved is None or not moved.old:
+            return ""
+        results = count_of(number, "result") if number else "no further result"
+        return f"{self._storage.where}: --moved took over {results}, without decoding"
+
     def make_files(self) -> Iterator[tuple[bool, bool]]:
         """Make the files that earlier results lack, in the journal's order. Yield whether each got one, and whether it failed.
 
@@ -330,7 +339,22 @@ class JournaledOutput:
         if num_failed := int(self.journal.entries["failed"][entry_indices].sum()):
             which = "it" if number == 1 else f"{num_failed} of them"
             line += f"; {which} failed: --retry-failed drops failures whose recording is gone"
+        if edited := self._edited_of_gone(entry_indices[:_MAX_NAMES].tolist()):
+            line += (
+                f"; {self._path_of(edited[0])}{_others(edited)}: edited, and the recording is gone: if that was renamed, "
+                "--moved OLD=NEW gives it the text"
+            )
         return line
+
+    def _edited_of_gone(self, entry_indices: Iterable[int]) -> list[str]:
+        """Return the files that someone has edited of results whose recordings are gone."""
+        edited: dict[str, Entry] = {}
+        for entry in map(self.journal.entry, entry_indices):
+            for file in (NewFile(f"{entry.name}.{format}", b"", crcs) for format, crcs in entry.left().items()):
+                size = self._storage.size(file.name)
+                if not (size is None or is_ours(self._storage, file, size)):
+                    edited[file.name] = entry
+        return [name for name, entry in edited.items() if self._is_gone(entry)]
 
     @property
     def _is_counted(self) -> BoolArray:

@@ -20,11 +20,13 @@ from fastscribe.config import FILE_FORMATS, OutputStyle, SpeakerNames
 from fastscribe.results.committer import Committer, is_ours, without_frames
 from fastscribe.results.fingerprint import layout_keys
 from fastscribe.results.formats.writers import LAID_OUT, content_of
-from fastscribe.results.journal import NO_FILE, NO_STATE, Entry, FileMark, Journal, PendingInput, is_row
+from fastscribe.results.journal import FIELDS, NO_FILE, NO_STATE, Entry, FileMark, Journal, PendingInput, is_row
 from fastscribe.results.names import Names
 from fastscribe.results.storage import ROWS, Item, NewFile, Storage
 from fastscribe.results.stored import to_result
 from fastscribe.types import Failure, Source, Transcript
+
+_NAMING = {"json", "md", "ctm", "rttm"}  # formats that have the path or the name of the recording
 
 
 class ResultFiles:
@@ -37,6 +39,7 @@ class ResultFiles:
         num_made_again: Earlier results that got files.
         not_made: Why files of earlier results could not be made.
         laid_out_again: Formats of files that had another "layout", or other "names" of speakers.
+        taken: What results have become that recordings from elsewhere took over, by their former places in the journal.
 
     Args:
         storage: Where the files are.
@@ -48,6 +51,7 @@ class ResultFiles:
         self.num_made_again = 0
         self.not_made: list[OSError] = []
         self.laid_out_again: dict[str, set[str]] = {}
+        self.taken: dict[int, Entry] = {}
         self._storage, self._journal, self._committer = storage, journal, committer
         self._lock = Lock()  # of what is counted
 
@@ -142,12 +146,46 @@ class ResultFiles:
             return True
 
     def _take_over(self, entry_index: int, pending: PendingInput, order: int) -> Entry:
-        """Give a result to a recording that is elsewhere now, and return its entry. Its row stays, and so do its files."""
+        """Give a result to a recording that is elsewhere now, and return its entry. Its row stays, and so do its files.
+
+        A recording with another name takes the files along, edits and all, in place of those of a result of its own.
+        """
+        if entry_index in self.taken:
+            return self.taken[entry_index]
         old = self._journal.entry(entry_index)
-        entry = old._replace(key=pending.key, state=pending.state, order=order, name=pending.name or old.name)
-        taken = Item(entry, self._storage.read(ROWS, old.begin, old.end), has_new_row=False)
-        self._committer.add(taken, forgotten(old))  # at once: a kill between the two would leave both
+        entry = old._replace(
+            key=pending.key,
+            state=pending.state & ~FIELDS | old.state & FIELDS,
+            order=order,
+            name=pending.name or old.name,
+            input_bytes=pending.num_bytes,
+        )
+        own = self._own_files(pending.key)
+        files = {file: NewFile(file, None, crcs) for file, crcs in own.items()}
+        former = []
+        for format in old.left() if entry.name != old.name else ():
+            before, file = f"{old.name}.{format}", f"{entry.name}.{format}"
+            if self._storage.size(before) is not None:
+                content = self._storage.read(before)
+                files[file] = NewFile(file, content, own.get(file, ()))
+                former.append((file, NewFile(before, None, (crc32(content),))))
+        item = Item(entry, self._storage.read(ROWS, old.begin, old.end), has_new_row=False, files=tuple(files.values()))
+        self._committer.add(item, forgotten(old))  # at once: a kill between the two would leave both
+        if files:
+            self._committer.flush()  # a commit makes them durable before the former ones go
+            gone = tuple(one for file, one in former if file not in self._committer.kept)
+            self._committer.add(item._replace(files=gone))
+            self._storage.sync([])  # a store lists them then
+        self.taken[entry_index] = entry
         return entry
+
+    def _own_files(self, key: int) -> dict[str, tuple[int, ...]]:
+        """Return the files of a result that another one replaces, and the CRC-32 of what runs have left there."""
+        if (entry_index := self._journal.find(key)) is None:
+            return {}
+        self._journal.is_replaced[entry_index] = True
+        entry = self._journal.entry(entry_index)
+        return {f"{entry.name}.{format}": crcs for format, crcs in entry.left().items()}
 
     def _missing(self, entry_index: int, name: str) -> list[str]:
         """Return the formats whose file is not there, or has another layout and is as its run wrote it."""
@@ -194,18 +232,18 @@ class ResultFiles:
             self.num_made_again += 1
         return True
 
-    def _queue(self, entry_index: int, item: Item, contents: dict[str, bytes], *others: Item) -> None:
+    def _queue(self, entry_index: int, item: Item, contents: dict[str, bytes]) -> None:
         """Queue an earlier result with these contents of its files. Other files, and what is known of them, stay."""
         entry = item.entry
         assert entry is not None
         former = entry.left()
         files = (NewFile(f"{entry.name}.{format}", found, former.get(format, ())) for format, found in contents.items())
         made = entry._replace(files={**entry.files, **self._marks(contents)}, former=former)
-        self._committer.add(item._replace(entry=made, files=tuple(files)), *others)
+        self._committer.add(item._replace(entry=made, files=tuple(files)))
         self._journal.replace_files(entry_index, made)
 
     def renew(self, pending: PendingInput, source: Source | Failure) -> bool | None:
-        """Queue an earlier result with the fields that its input has now, which only its row and its JSON have.
+        """Queue an earlier result with the fields and path that its input has now, which only its row and its JSON have.
 
         Its other files stay, and those of the run that are missing are made. Called from several threads.
 
@@ -215,10 +253,13 @@ class ResultFiles:
         assert pending.entry_index is not None
         try:
             old = self._journal.entry(pending.entry_index)
+            if pending.is_moved:
+                old = self._take_over(pending.entry_index, pending, source.index)
             row = self._storage.read(ROWS, old.begin, old.end)
             result = to_result(json.loads(row), source.id, old.audio_s, source.index)
             name = pending.name or old.name
-            formats = dict.fromkeys([*self._missing(pending.entry_index, name), *({"json"} & old.files.keys())])
+            own = old.files.keys() & (_NAMING if pending.is_moved else {"json"})
+            formats = dict.fromkeys([*self._missing(pending.entry_index, name), *sorted(own)])
         except OSError as error:
             self.not_made.append(without_frames(error))
             return None
@@ -227,7 +268,8 @@ class ResultFiles:
         if isinstance(result, Failure):
             result = replace(result, path=source.path, row=source.row)
         else:
-            result = replace(result, audio=replace(result.audio, path=source.path, row=source.row))
+            fields = result.audio.row if pending.listed_fields else source.row
+            result = replace(result, audio=replace(result.audio, path=source.path, row=fields))
         entry = old._replace(
             id=source.id,
             key=pending.key,
@@ -238,8 +280,7 @@ class ResultFiles:
             row_crc=None,
         )
         renewed = Item(entry, content_of(result, "jsonl", self.style), is_renewed=True)
-        old_items = [forgotten(old)] if pending.is_moved else []
-        self._queue(pending.entry_index, renewed, self._contents(result, formats), *old_items)
+        self._queue(pending.entry_index, renewed, self._contents(result, formats))
         return True
 
     def recover(self) -> None:
