@@ -279,7 +279,9 @@ def test_a_recording_in_another_format_keeps_its_texts(scene: Scene, decoded: bo
         assert len(scene.files()) == 3
     else:
         assert scene.transcribe(more=("--moved", f"{other}={new}"), code=NO_MODEL) == 2
-        assert "no result of the same size or length" in scene.said and f"did you mean --moved {old}={new}?" in scene.said
+        assert (
+            "no result of the same size or length" in scene.said and f"did you mean --moved {old}={new}?" in scene.said
+        )
     assert scene.transcribe(more=("--moved", f"{old}={new}"), code=NO_MODEL) == 0
     assert scene.files() == files and scene.row_texts().keys() == {"a.wav", "b.flac"}
 
