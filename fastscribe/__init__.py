@@ -10,10 +10,11 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fastscribe.config import Options, OutputStyle, SpeakerNames, SubtitleStyle
-from fastscribe.errors import AudioError, CheckpointError, DeviceFailed, FastscribeError, UsageError
+from fastscribe.errors import AudioError, CheckpointError, DeviceFailed, FastscribeError, ModelClosed, UsageError
 from fastscribe.types import (
     Alternative,
     AudioInfo,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from fastscribe.audio.given import Audio
     from fastscribe.results.formats.writers import render
     from fastscribe.results.interfaces import Ledger
-    from fastscribe.single import transcribe
+    from fastscribe.single import probe, transcribe
     from fastscribe.transcriber import Transcriber
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "FastscribeError",
     "Gap",
     "Ledger",
+    "ModelClosed",
     "Options",
     "OutputStyle",
     "Phrase",
@@ -67,9 +69,19 @@ __all__ = [
     "Voice",
     "Word",
     "__version__",
+    "probe",
     "render",
     "transcribe",
 ]
+_MODULES = {  # of what is imported on first use
+    "Aligner": "fastscribe.alignment.aligner",
+    "Audio": "fastscribe.audio.given",
+    "Ledger": "fastscribe.results.interfaces",
+    "Transcriber": "fastscribe.transcriber",
+    "probe": "fastscribe.single",
+    "render": "fastscribe.results.formats.writers",
+    "transcribe": "fastscribe.single",
+}
 
 
 def __dir__() -> list[str]:
@@ -79,33 +91,12 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     """Import on first use only: two import torch, which takes a second; the others are for few programs."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name in ("Aligner", "Transcriber"):
         from fastscribe._system.process_settings import limit_openmp_spin
         from fastscribe.python_names import speak_python
 
         limit_openmp_spin()
         speak_python()
-        if name == "Aligner":
-            from fastscribe.alignment.aligner import Aligner
-
-            return Aligner
-        from fastscribe.transcriber import Transcriber
-
-        return Transcriber
-    if name == "Audio":
-        from fastscribe.audio.given import Audio
-
-        return Audio
-    if name == "Ledger":
-        from fastscribe.results.interfaces import Ledger
-
-        return Ledger
-    if name == "render":
-        from fastscribe.results.formats.writers import render
-
-        return render
-    if name == "transcribe":
-        from fastscribe.single import transcribe
-
-        return transcribe
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)

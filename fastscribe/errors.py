@@ -190,7 +190,7 @@ class AudioError(FastscribeError):
 
     Attributes:
         problem: The message without the recording's path.
-        may_pass: It is of something that is no setting of a folder, so a later run tries the recording again.
+        may_pass: As that of a Failure.
     """
 
     def __init__(self, path: str, problem: str, may_pass: bool = False) -> None:

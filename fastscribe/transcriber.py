@@ -268,7 +268,7 @@ class Transcriber:
         return self._engine.recognizer
 
     def close(self) -> None:
-        """End the processes of several devices, and a run in another thread: that and later runs raise a UsageError."""
+        """End the processes of several devices, and a run in another thread: that and later runs raise ModelClosed."""
         self._executor.close()
 
     def __enter__(self) -> Transcriber:
@@ -309,8 +309,9 @@ class Transcriber:
 
         Raises:
             DeviceFailed: The GPU is lost.
-            UsageError: Another run of this Transcriber is not finished, it is closed, or a graph mode that was asked for by
-                name is unavailable.
+            ModelClosed: close() ended this run, or came before it.
+            UsageError: Another run of this Transcriber is not finished, or a graph mode that was asked for by name is
+                unavailable.
             Exception: What an iterator of inputs raises, after the results of the inputs before it.
         """
         results = self.results(inputs)

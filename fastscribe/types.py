@@ -519,20 +519,30 @@ class RenderedTranscript(Transcript):
 
 @dataclass(frozen=True)
 class Failure(_Keyed):
-    """A recording that could not be transcribed, and the stage that failed."""
+    """A recording that could not be transcribed, and the stage that failed.
+
+    Attributes:
+        path: The recording as the caller gave it; data in memory have a name.
+        id: The base of its output names.
+        stage: What failed: "input", "probe", "split", "load", "model", "assemble" or "align".
+        error_type: The name of the exception's class: "AudioError" if the recording or its path cannot be used.
+        message: What is wrong, in one line that does not name the recording.
+        row: Every field of the manifest's row; None outside manifests.
+        index: Its position among the inputs of the run, from 0.
+        may_pass: A store, the network or memory was short, or a recording has fewer channels than names were given: a later
+            run tries it again.
+    """
 
     path: str
     id: str
-    stage: str  # "input", "probe", "split", "load", "model", "assemble", "align"
+    stage: str
     error_type: str
     message: str
     row: Mapping[str, Any] | None = None
-    index: int = 0  # position among the inputs of a run, from 0
+    index: int = 0
     given_key: Any = field(default=None, compare=False)  # as Source's
     listed: str = field(default="", compare=False)  # as Source's
-    may_pass: bool = field(
-        default=False, compare=False
-    )  # a store or memory was short, or names: a later run tries it again
+    may_pass: bool = field(default=False, compare=False)
 
     if not TYPE_CHECKING:  # where results are checked as a union, and Failure has no such attributes
 

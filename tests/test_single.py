@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import pickle
+import re
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,22 @@ def test_refusals(tmp_path: Path) -> None:
             fastscribe.transcribe(audio, **SETTINGS)
     with pytest.raises(AudioError, match=r"^gone.wav: no such file or folder$"):
         fastscribe.transcribe("gone.wav", **SETTINGS)
+    for audio, may_pass in (("gone.wav", False), ("http://127.0.0.1:1/a.wav", True)):
+        with pytest.raises(AudioError) as refused:
+            fastscribe.transcribe(audio, **SETTINGS)
+        assert refused.value.may_pass is may_pass
+        with pytest.raises(AudioError, match=re.escape(str(refused.value))) as refused:
+            fastscribe.probe(audio)
+        assert refused.value.may_pass is may_pass
+    with pytest.raises(UsageError, match="Transcriber"):
+        fastscribe.probe(tmp_path)
+
+
+def test_a_length_is_known_without_a_model() -> None:
+    file, samples = io.BytesIO(PATH.read_bytes()), waveform(PATH)
+    for audio in (PATH, file, (samples, 16_000)):
+        assert fastscribe.probe(audio).duration_s == len(samples) / 16_000
+    assert fastscribe.probe(fastscribe.Audio(file, duration_s=1.5)).duration_s == 1.5
 
 
 def test_errors_pass_between_processes() -> None:

@@ -10,7 +10,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache, partial
 from pathlib import Path
 from pkgutil import resolve_name
@@ -24,7 +24,7 @@ import torch
 import fastscribe
 from fastscribe import Aligner, Audio, Failure, Ledger, Options, SubtitleStyle, Transcriber, Transcript, UsageError
 from fastscribe.config import OutputStyle
-from fastscribe.errors import OptionError
+from fastscribe.errors import ModelClosed, OptionError
 from fastscribe.pipeline import prefetch, thread_pool, windows
 from fastscribe.pipeline.batching import Budget
 from fastscribe.results.formats.writers import rendered
@@ -287,7 +287,7 @@ def test_close_from_another_thread_ends_a_run(transcriber: Transcriber, monkeypa
     def run() -> None:
         try:
             list(transcriber.transcribe(inputs()))
-        except UsageError as error:
+        except ModelClosed as error:
             ended.append(str(error))
 
     ended: list[str] = []
@@ -308,6 +308,16 @@ def test_paths_in_options_are_no_names_of_the_hub() -> None:
         assert getattr(Options(**{name: "organisation/name"}), name) == "organisation/name"
     with pytest.raises(UsageError, match=r"--lm .*nowhere.arpa: No such file"):
         Transcriber.load(MODEL, "cpu", options=Options(lm=Path("nowhere.arpa")))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(kind, one.name) for kind in (Options, SubtitleStyle) for one in fields(kind)]
+)
+def test_every_number_of_the_options_has_limits(kind: type, name: str) -> None:
+    """Also one that is not whole. Fields of other kinds refuse a number."""
+    for value in (-1_000_000, float("nan"), float("inf"), -float("inf")):
+        with pytest.raises(UsageError):
+            kind(**{name: value})
 
 
 def test_numbers_of_numpy_are_numbers(transcriber: Transcriber) -> None:

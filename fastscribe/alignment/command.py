@@ -175,7 +175,7 @@ def align(
     named = () if model or quiet else (PackagedModel("at the end" if is_brief else "first", is_usual=False),)
     job = TranscribeJob(
         *(path, device, dtype, options, output, None),
-        hooks=(AlignHook(texts), *named),
+        hooks=(AlignHook(texts, quiet), *named),
         allowed_failures=allowed_failures(allow_failures),
         show_progress=not (quiet or no_progress),
         show_report=verbose or not is_brief,
@@ -191,13 +191,14 @@ class AlignHook(RunHook):
 
     Args:
         texts: The texts of the recordings.
+        quiet: Do not say which of several texts counts.
     """
 
     loads = True
 
-    def __init__(self, texts: Texts) -> None:
+    def __init__(self, texts: Texts, quiet: bool) -> None:
         super().__init__()
-        self._texts = texts
+        self._texts, self._quiet = texts, quiet
         self._aligner: Aligner | None = None
 
     def load(self, job: TranscribeJob, say: Callable[[str], None]) -> Transcriber:
@@ -214,4 +215,5 @@ class AlignHook(RunHook):
         """How files were read, which words were not heard, where none were looked for, which characters are not written."""
         assert self._aligner is not None
         self._texts.check_found()
-        return [*self._texts.lines, *self._aligner.text_aligner.counts.lines]
+        choices = () if self._quiet else self._texts.choices
+        return [*choices, *self._texts.lines, *self._aligner.text_aligner.counts.lines]

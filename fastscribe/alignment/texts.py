@@ -120,13 +120,9 @@ class Texts:
             raise UsageError(self._without_line)
 
     @property
-    def lines(self) -> list[str]:
-        """The lines for the user about files that were not read as UTF-8, or not at all."""
+    def choices(self) -> list[str]:
+        """The lines for the user about which of several texts counts, and is as somebody would expect."""
         found = []
-        if self.encodings:
-            (file, encoding), *others = self.encodings.items()
-            more = f" (and {count_of(len(others), 'other file')} likewise)" if others else ""
-            found.append(f"{file}: not UTF-8: read as {encoding}{more}; save it as UTF-8 if letters are wrong")
         if self.passed_over:
             first, *rest = self.passed_over
             more = f" and {count_of(len(rest), 'other file')}" if rest else ""
@@ -136,6 +132,16 @@ class Texts:
             found.append(
                 f"{first_of([*map(str, self.edited)], _MAX_NAMED)}: edited since the run, so {counts} before other texts"
             )
+        return found
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines for the user about files that were not read as UTF-8, or not at all."""
+        found = []
+        if self.encodings:
+            (file, encoding), *others = self.encodings.items()
+            more = f" (and {count_of(len(others), 'other file')} likewise)" if others else ""
+            found.append(f"{file}: not UTF-8: read as {encoding}{more}; save it as UTF-8 if letters are wrong")
         if self.edited_too:
             (other, counts_first), *more_edited = self.edited_too
             more = f" (and {count_of(len(more_edited), 'other file')} likewise)" if more_edited else ""

@@ -16,6 +16,7 @@ from fastscribe.checkpoint import hf_export, native_writer, nemo_export
 from fastscribe.checkpoint.exchange import left_out
 from fastscribe.checkpoint.lazy_weights import check_shapes, sources_of
 from fastscribe.checkpoint.location import locate
+from fastscribe.checkpoint.native import LANGUAGE_MODEL_FILE
 from fastscribe.checkpoint.reader import read_checkpoint
 from fastscribe.cli.app import MODEL_HELP, app, check_stdout, complete_models
 from fastscribe.cli.describe import describe
@@ -125,10 +126,14 @@ def convert(
         _write(checkpoint, out, dtype, to)
     except OSError as error:
         raise UsageError(f"{out}: cannot be written: {error.strerror or error}") from error
-    aligner = f", and an aligner of {checkpoint.aligner.num_parameters:,}" if checkpoint.aligner else ""
-    say(f"{out}: {checkpoint.num_parameters:,} parameters as {dtype}{aligner}")
+    aligner = f", and an aligner of {checkpoint.aligner.num_parameters:,}" if checkpoint.aligner and to is None else ""
+    say(f"{out}: {read_checkpoint(out).num_parameters:,} parameters as {dtype}{aligner}")
     if to is not None and (parts := left_out(checkpoint, to)):
         say(f"{out}: that format does not hold {', '.join(parts)}")
+    if to is not None and checkpoint.language_model is not None:
+        say(
+            f"without its language model it makes more errors; in fastscribe, --lm takes the {LANGUAGE_MODEL_FILE} of {model}"
+        )
 
 
 def _check_new(out: Path, to: ExportFormat | None) -> None:

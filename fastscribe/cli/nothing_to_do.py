@@ -168,4 +168,5 @@ def _earlier(job: TranscribeJob) -> JournaledOutput | None:
         return None
     header = {name: value for name, value in stated.header.items() if name != "shard"}
     with using_folder(run.where):
-        return open_journaled(run.place, replace(run, fingerprint=header, facts=stated.facts), say)
+        earlier = replace(run, fingerprint=header, facts=stated.facts, quiet=job.quiet)
+        return open_journaled(run.place, earlier, say)

@@ -366,7 +366,8 @@ def open_run_output(
 
         return StreamOutput(sys.stdout, run)
     assert transcriber is not None
-    run = replace(run, fingerprint=fingerprint_of(job, transcriber), facts=facts_of(job, transcriber))
+    fingerprint, facts = fingerprint_of(job, transcriber), facts_of(job, transcriber)
+    run = replace(run, fingerprint=fingerprint, facts=facts, quiet=job.quiet)
     with using_folder(run.where):
         if opened is not None:
             opened.go_on(run, say)

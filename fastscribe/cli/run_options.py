@@ -213,7 +213,7 @@ MaxCharsPerSecond = Annotated[
 HighlightWords = Annotated[bool, _option("--highlight-words", help="In VTT, underline words as they are spoken.")]
 
 
-_DOCUMENTS = ("doc", "docx", "odt", "rtf", "pdf")
+_DOCUMENTS = ("word", "doc", "docx", "odt", "rtf", "pdf")
 
 
 def parse_formats(values: Iterable[str] | None) -> tuple[OutputFormat, ...]:

@@ -20,7 +20,7 @@ from fastscribe.evaluation import report
 from fastscribe.evaluation import scores as scoring
 from fastscribe.evaluation.compare import compare, compare_groups, match
 from fastscribe.evaluation.results import Fields, References, read_run
-from fastscribe.evaluation.scores import NormalizerName
+from fastscribe.evaluation.scores import NORMALIZERS, NormalizerName, packages_of
 from fastscribe.results.rows import missing_shards
 from fastscribe.version import __version__
 
@@ -58,8 +58,7 @@ def evaluate(
         NormalizerName,
         option(
             "--normalizer",
-            help="whisper-en: Whisper's English normaliser; unicode: letters, marks and digits of every script; none: "
-            "case and punctuation count.",
+            help="; ".join(f"{name}: {one.help}" for name, one in NORMALIZERS.items()) + ".",
         ),
     ] = "whisper-en",
     skip_failed: Annotated[
@@ -282,5 +281,4 @@ def _print_parts(parts: Iterable[str]) -> None:
 
 def _versions(normalizer: NormalizerName) -> dict[str, str]:
     """Return the versions of this package, of jiwer, and of the normaliser if it has one."""
-    packages = ("jiwer", "whisper-normalizer") if normalizer == "whisper-en" else ("jiwer",)
-    return {"fastscribe": __version__} | {package: version(package) for package in packages}
+    return {"fastscribe": __version__} | {package: version(package) for package in packages_of(normalizer)}

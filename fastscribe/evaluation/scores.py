@@ -16,7 +16,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 from fastscribe._system.urls import is_url
 from fastscribe.errors import ManifestError, MissingExtra
@@ -283,9 +283,14 @@ def _without_failed(pairs: Iterable[Pair], result: Evaluation) -> Iterator[Pair]
 
 def check_installed(normalizer: NormalizerName, command: str = "evaluate", extra: str = "eval") -> None:
     """Raise MissingExtra if a package is missing that scoring with this normaliser needs."""
-    for module in ("jiwer", "whisper_normalizer") if normalizer == "whisper-en" else ("jiwer",):
-        if find_spec(module) is None:
-            raise MissingExtra(command, module.replace("_", "-"), extra)
+    for package in packages_of(normalizer):
+        if find_spec(package.replace("-", "_")) is None:
+            raise MissingExtra(command, package, extra)
+
+
+def packages_of(normalizer: NormalizerName) -> tuple[str, ...]:
+    """Return the packages that scoring with this normaliser needs."""
+    return "jiwer", *NORMALIZERS[normalizer].packages
 
 
 def normalizer(name: NormalizerName) -> Callable[[str], str]:
@@ -295,14 +300,17 @@ def normalizer(name: NormalizerName) -> Callable[[str], str]:
     whisper-en is for English: it drops the marks of other scripts (the vowels of Hindi) and accents. It raises AssertionError
     or ValueError for numbers of thousands of digits. unicode keeps the letters, marks and digits of every script.
     """
-    normalize: Callable[[str], str] = str if name == "none" else _letters_of_any_script
-    if name == "whisper-en":
-        from whisper_normalizer.english import EnglishTextNormalizer
-
-        whisper = normalize = EnglishTextNormalizer()
-        for pattern in _EXTRA_REPLACEMENTS:
-            whisper.replacers.pop(pattern, None)
+    normalize = NORMALIZERS[name].make()
     return lambda text: _spaced(normalize(text.replace("\u2026", "...")))
+
+
+def _whisper_en() -> Callable[[str], str]:
+    from whisper_normalizer.english import EnglishTextNormalizer
+
+    whisper = EnglishTextNormalizer()
+    for pattern in _EXTRA_REPLACEMENTS:
+        whisper.replacers.pop(pattern, None)
+    return cast("Callable[[str], str]", whisper)
 
 
 def _letters_of_any_script(text: str) -> str:
@@ -320,6 +328,26 @@ def _letters_of_any_script(text: str) -> str:
         elif category != "Cf" and character not in _INVISIBLE:  # Cf: joiners and their like
             kept.append(character)
     return "".join(kept)
+
+
+class Normalizer(NamedTuple):
+    """What a normaliser is called in messages, what its help says, what makes it, and the packages that it needs."""
+
+    said: str
+    help: str
+    make: Callable[[], Callable[[str], str]]
+    packages: tuple[str, ...] = ()
+
+
+NORMALIZERS: dict[NormalizerName, Normalizer] = {
+    "whisper-en": Normalizer(
+        "Whisper's English normaliser", "Whisper's English normaliser", _whisper_en, ("whisper-normalizer",)
+    ),
+    "unicode": Normalizer(
+        "the normaliser unicode", "letters, marks and digits of every script", lambda: _letters_of_any_script
+    ),
+    "none": Normalizer("no normaliser", "case and punctuation count", lambda: str),
+}
 
 
 def _spaced(text: str) -> str:

@@ -33,7 +33,8 @@ class Committer:
     was not committed.
 
     Attributes:
-        kept: Names of the files that stay although results have them, because somebody edited them.
+        kept: Names of the files that stay although results have them, because somebody edited them; True: the run would have
+            changed them.
         not_written: Why files could not be written, although their rows are there.
         num_rows: How many rows of new results are durable.
 
@@ -42,7 +43,7 @@ class Committer:
     """
 
     def __init__(self, storage: Storage) -> None:
-        self.kept: dict[str, None] = {}
+        self.kept: dict[str, bool] = {}
         self.not_written: list[OSError] = []
         self.num_rows = 0
         self._storage, self._pace = storage, storage.pace
@@ -174,7 +175,7 @@ class Committer:
         try:
             size = self._storage.size(file.name)
             if size is not None and not is_ours(self._storage, file, size):
-                self.kept[file.name] = None
+                self.kept[file.name] = True
             elif file.content is not None:
                 self._storage.write(file.name, file.content, replaces=size is not None)
             elif size is not None:

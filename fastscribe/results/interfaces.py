@@ -121,6 +121,7 @@ class OutputRun:
         facts: What the journal keeps of the run for the next one.
         moved: Where the recordings of earlier results are now.
         place: The folder, or the URL of a store; None: stdout.
+        quiet: Name no edited files that the run would not have changed.
     """
 
     style: OutputStyle
@@ -133,6 +134,7 @@ class OutputRun:
     facts: Mapping[str, Any] = field(default_factory=dict)
     moved: Moved | None = None
     place: Path | str | None = None
+    quiet: bool = False
 
     @property
     def is_stdout(self) -> bool:

@@ -266,7 +266,8 @@ class JournaledOutput:
 
     def _lines(self, finished: bool) -> Iterator[str]:
         """Yield a line for each kind of file that is not as the run would make it."""
-        if kept := list(self._committer.kept):
+        kept = [file for file, is_changed in self._committer.kept.items() if is_changed or not self._run.quiet]
+        if kept:
             is_one = len(kept) == 1
             stays, them = ("it stays as it is", "it") if is_one else ("they stay as they are", "them")
             yield (

@@ -60,7 +60,6 @@ class ResultFiles:
         self.style = replace(style, formats=style.formats or self._journal.formats or ("jsonl",))
         self.formats, self.names = file_formats(self.style.formats), names
         self._layout, self._names_layout = layout_keys(style)
-        self._keeps_layout = not style.formats and self._layout == layout_keys(OutputStyle())[0]  # the run states none
 
     @property
     def with_other_names(self) -> list[str]:
@@ -197,21 +196,21 @@ class ResultFiles:
             if size is None:
                 missing.append(format)
             elif min(size, NO_FILE - 1) != sizes.get(format):
-                self._committer.kept[file] = None
+                self._committer.kept[file] = bool(self._other_look(entry_index, format))
             elif other := self._other_look(entry_index, format):
                 former = self._journal.entry(entry_index).left()[format]
                 if is_ours(self._storage, NewFile(file, b"", former), size):
                     missing.append(format)
                     self.laid_out_again.setdefault(other, set()).add(format)
                 else:
-                    self._committer.kept[file] = None
+                    self._committer.kept[file] = True
         return missing
 
     def _other_look(self, entry_index: int, format: str) -> str:
-        """Return "layout" or "names" if that of a file is not this run's, else "". A run that names none keeps those there."""
+        """Return "layout" or "names" if that of a file is not this run's, else "". A run without names keeps those there."""
         found = self._journal.layout(entry_index, format)
         names, layout = (0, None) if found is None else divmod(found, 1 << 32)
-        if layout != self._layout_of(format) and not self._keeps_layout:
+        if layout != self._layout_of(format):
             return "layout"
         return "" if self._names_layout in (0, names) else "names"
 

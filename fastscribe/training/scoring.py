@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fastscribe.errors import UsageError
-from fastscribe.evaluation.scores import NormalizerName
+from fastscribe.evaluation.scores import NORMALIZERS, NormalizerName
 from fastscribe.languages import language_tag
 
 Metric = Literal["wer", "cer"]
@@ -50,12 +50,7 @@ class Scoring:
     has_spaces: bool = True
 
     def __str__(self) -> str:
-        normalizers = {
-            "whisper-en": "Whisper's English normaliser",
-            "unicode": "the normaliser unicode",
-            "none": "no normaliser",
-        }
-        return f"{METRIC_NAMES[self.metric]}, {normalizers[self.normalizer]}"
+        return f"{METRIC_NAMES[self.metric]}, {NORMALIZERS[self.normalizer].said}"
 
 
 def rating_of(scoring: Scoring, sets: Sequence[ValidationSet] = ()) -> str:

@@ -314,6 +314,9 @@ def plot_log(rows: Sequence[Mapping[str, Any]], path: Path, metric: Metric = "we
         errors.axvline(best, label=f"best: step {best:,}" if best else "best: the start", color="grey", linestyle=":")
     _draw(rates, [(row["step"], row["learning_rate"]) for row in rows if "learning_rate" in row], "", linewidth=1)
     losses.set(ylabel="loss, nats a label", yscale="log")
+    low, high = losses.get_ylim()
+    losses.yaxis.set_major_formatter("{x:g}")
+    losses.yaxis.set_minor_formatter("{x:g}" if high < 10 * low else "")  # where a power of ten may not be in sight
     # What a model writes that has learnt nothing would press the rest flat.
     errors.set(ylabel="error rate, %", ylim=(0, min(_MAX_DRAWN_RATE, errors.get_ylim()[1])))
     rates.set(ylabel="learning rate", ylim=(0, None))

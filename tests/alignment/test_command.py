@@ -124,6 +124,8 @@ def test_the_edited_one_of_a_runs_texts_counts(tmp_path: Path) -> None:
     assert rows(both.stdout)[0]["text"].endswith(" Really!")
     assert f"{out / FILES[1].stem}.srt was edited too, and is not read: {markdown} counts\n" in both.stderr
     assert "not read: " not in both.stderr.replace("is not read: ", "")
+    quiet = align(*FILES[:2], "--text", out, "--quiet").stderr
+    assert "was edited too" in quiet and ": not read: " not in quiet and "counts before" not in quiet
     (out / "journal.jsonl").unlink()
     assert not rows(align(FILES[1], "--text", out).stdout)[0]["text"].endswith(" Really!")
 
@@ -285,7 +287,7 @@ def test_files_of_texts(tmp_path: Path) -> None:
     (texts / f"{FILES[0].stem}.srt").write_text("1\n0:0 --> 0:1\nother words\n", encoding="utf-8")
     (texts / f"{FILES[1].stem}.vtt").write_bytes(f"WEBVTT\n\n0:0 --> 0:1\n{TEXTS[FILES[1].name]} é\n".encode("latin-1"))
     (texts / f"{FILES[2].stem}.ass").write_text("[Script Info]\n", encoding="utf-8")
-    result = align(audio, "--text", texts, "--ordered", "-q")
+    result = align(audio, "--text", texts, "--ordered")
     first, second, third = rows(result.stdout)
     assert first["pred_text"] == SENTENCE and "subtitles" not in first
     assert second["subtitles"]["encoding"] == "windows-1252" and second["text"].endswith(" é")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import re
@@ -15,13 +16,15 @@ import torch
 from torch import nn
 
 from fastscribe import Failure, Transcriber
+from fastscribe._system.remote import RemoteNotFound, RemoteUnavailable
 from fastscribe.audio import failures, probe, read
 from fastscribe.audio.failures import to_failure
 from fastscribe.audio.media import FileObject
 from fastscribe.config import OutputStyle
-from fastscribe.errors import AudioError, ModelOutputError, OutputError
+from fastscribe.errors import AudioError, ModelOutputError, OutputError, RecordingKilledProcess
 from fastscribe.types import Source
-from tests.conftest import AUDIO, MODELS, model_path
+from tests.conftest import AUDIO, MODELS, ROOT, model_path
+from tests.helpers.markdown import blocks
 
 CLIP = AUDIO / "01_0_00010.flac"
 SOURCE = Source("a.wav", "a.wav", "a.wav")
@@ -97,6 +100,29 @@ def test_what_is_raised_on_purpose_or_for_want_of_memory_has_no_place(stage: str
 def test_a_later_run_tries_what_memory_was_short_for(stage: str, error: Exception, may_pass: bool) -> None:
     failure = to_failure(Source("a", "a", "a"), stage, error)
     assert (failure.may_pass, failure.error_type) == (may_pass, type(error).__name__)
+
+
+@pytest.mark.parametrize(
+    ("stage", "error", "cause", "status"),
+    [
+        ("probe", AudioError("a.wav", "damaged"), None, 422),
+        ("load", AudioError("a.wav", "no such object"), RemoteNotFound("no such object"), 422),
+        ("load", AudioError("a.wav", "no answer"), RemoteUnavailable("no answer"), 503),
+        ("split", MemoryError("no room"), None, 503),
+        ("model", torch.OutOfMemoryError("no room"), None, 500),
+        ("model", ModelOutputError("NaN"), None, 500),
+        ("model", RecordingKilledProcess("was killed by SIGSEGV"), None, 500),
+        ("assemble", KeyError("odd"), None, 500),
+        ("input", ValueError("an array of 3 dimensions"), None, 500),
+    ],
+)
+def test_whose_matter_a_failure_is(stage: str, error: Exception, cause: Exception | None, status: int) -> None:
+    """The status is that of the guide to servers."""
+    [text] = [one.text for one in blocks(ROOT / "docs" / "python.md", "python") if "def status_of" in one.text]
+    [function] = [one for one in ast.parse(text).body if isinstance(one, ast.FunctionDef) and one.name == "status_of"]
+    exec(ast.unparse(function), names := {"Failure": Failure})
+    error.__cause__ = cause
+    assert names["status_of"](to_failure(SOURCE, stage, error)) == status
 
 
 def test_another_library_and_a_callers_object_have_no_place() -> None:

@@ -301,6 +301,8 @@ def test_command(model: str | Path, to: str | None, out: str, parts: str | None,
     done = fastscribe(*command)
     assert done.returncode == 0 and f"as {dtype}" in done.stderr
     assert parts in done.stderr if parts else "does not hold" not in done.stderr
+    assert ("--lm takes the language_model.safetensors.gz of default" in done.stderr) == (model == "default")
+    assert f" {read_checkpoint(tmp_path / out).num_parameters:,} parameters" in done.stderr
     assert read_checkpoint(tmp_path / out).dtypes == ("float32" if dtype == "fp32" else "bfloat16",)
     assert [path.name for path in tmp_path.iterdir()] == [out] and (tmp_path / out).is_file() == (out == "out.nemo")
     assert "exists" in refused(*command)

@@ -218,6 +218,7 @@ def test_folder_of_many_kinds(tmp_path: Path, texts: dict[str, str]) -> None:
         (["transcribe", FIRST, "--boost=-f", "--model", "nowhere.nemo"], "nowhere.nemo: no such file"),
         (["transcribe", FIRST, "--beam", "-1"], "Invalid value for '--beam': "),
         (["transcribe", FIRST, "--model", MODEL, "-f", "docx"], "pandoc makes a document of what -f md writes"),
+        (["transcribe", FIRST, "--model", MODEL, "-f", "word"], "pandoc makes a document of what -f md writes"),
         (["transcribe", FIRST, "--diarize"], "No such option: --diarize (Possible options: --speakers)"),
         (["transcribe", FIRST, "--hotwords", "x"], "--boost"),
         (["transcribe", FIRST, "--model", MODEL, "-f", "srt,vtt"], "--output-dir"),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from scripts.command_tree import commands
+from scripts.house import TIERS, room_names
 from scripts.made_docs import FIELDS, OPTIONS, STALE, field_reference, in_markdown, inside
 from tests.conftest import PACKAGE, ROOT
 from tests.helpers.markdown import anchors, blocks, documents, links
@@ -77,6 +78,25 @@ def test_the_stages_are_those_of_the_drawing_and_their_files_exist() -> None:
         names = re.findall(r"`([^`]+)`", files)
         assert names, stage
         assert not [name for name in names if not (PACKAGE / name).is_file()], stage
+
+
+def test_the_house_is_as_it_is_drawn() -> None:
+    boxes = (DOCS / "house.svg").read_text(encoding="utf-8").split("<rect ")[2:-1]
+    names = [re.findall(r"[a-z_]{3,}", " ".join(re.findall(r">([^<>]+)</text>", box))) for box in boxes]
+    assert [set(box) for box in names[: len(TIERS)]] == [set(tier) for tier in reversed(TIERS)]
+    assert sorted(names[len(TIERS) :]) == sorted([name] for name in room_names())
+
+
+def test_the_drawing_of_a_run_names_what_exists() -> None:
+    [drawing] = [block.text for block in blocks(DOCS / "how-it-works.md", "text")]
+    code = {path.relative_to(PACKAGE).as_posix(): path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}
+    files = set(re.findall(r"[\w/]+\.py", drawing))
+    assert files and not [name for name in files if not any(f"/{path}".endswith(f"/{name}") for path in code)]
+    functions = {name.split(".")[-1] for name in re.findall(r"[\w.]+(?=\()", drawing)}
+    defined = {name for text in code.values() for name in re.findall(r"^ *(?:def|class) (\w+)", text, re.MULTILINE)}
+    assert functions and functions <= defined, functions - defined
+    threads = re.findall(r'"([a-z-]+)"', drawing)
+    assert threads and not [name for name in threads if not any(f'"{name}' in text for text in code.values())]
 
 
 def test_paths_in_how_it_works_exist() -> None:

@@ -170,7 +170,7 @@ NORMALIZED: dict[NormalizerName, dict[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", NORMALIZED)
+@pytest.mark.parametrize("name", get_args(NormalizerName))
 def test_normalizers(name: NormalizerName) -> None:
     normalize = normalizer(name)
     assert {text: normalize(text) for text in NORMALIZED[name]} == NORMALIZED[name]

@@ -14,10 +14,10 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 from fastscribe._system.text_layout import clean_text
-from fastscribe.config import OUTPUT_FORMATS, OutputStyle, SubtitleStyle, check_kind
+from fastscribe.config import OUTPUT_FORMATS, OutputFormat, OutputStyle, SubtitleStyle, check_kind
 from fastscribe.errors import OptionError
 from fastscribe.types import (
     Alternative,
@@ -65,13 +65,13 @@ _encode_lines = json.JSONEncoder(ensure_ascii=False, allow_nan=False, indent=2).
 
 
 def render(
-    result: Transcript | Failure, format: str, tokens: bool = False, style: SubtitleStyle = DEFAULT_STYLE
+    result: Transcript | Failure, format: OutputFormat, tokens: bool = False, style: SubtitleStyle = DEFAULT_STYLE
 ) -> str:
     """Return a result's text in one format.
 
     Args:
         result: Of a Failure, only the JSON formats have a text.
-        format: One of config.OUTPUT_FORMATS.
+        format: "jsonl", "srt" and so on, as for `-f` of the command. "jsonl" is the row.
         tokens: Add the tokens to the JSON formats.
         style: Layout of subtitles. A RenderedTranscript has the layout and tokens that it was rendered with.
 
@@ -105,7 +105,8 @@ def content_of(result: Transcript | Failure, format: str, style: OutputStyle) ->
     """Return a result's text in one format, as a file has it. A RenderedTranscript has that of the style of its run."""
     if isinstance(result, RenderedTranscript):
         return result.contents[format]
-    return render(result if format == "jsonl" else named(result, style), format, style.tokens, style.subtitles).encode()
+    known = cast(OutputFormat, format)  # a journal names formats by the ends of file names
+    return render(result if format == "jsonl" else named(result, style), known, style.tokens, style.subtitles).encode()
 
 
 def named(result: Transcript | Failure, style: OutputStyle) -> Transcript | Failure:

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pysubs2
@@ -330,6 +331,13 @@ def named_in_table(path: str, header: str) -> dict[str, str]:
 def test_the_guide_to_speakers_says_how_an_output_format_names_them() -> None:
     named = set(named_in_table("docs/speakers.md", "| format | who speaks |"))
     assert named == set(OUTPUT_FORMATS), "docs/speakers.md: add a row to the table of formats, or take one out"
+
+
+@pytest.mark.parametrize("format", OUTPUT_FORMATS)
+def test_an_output_format_has_a_test_of_its_own(format: str) -> None:
+    texts = [path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.glob("test_*.py"))]
+    own = re.compile(rf'to_{format}\(|render\([^\n]*, "{format}"')
+    assert any(map(own.search, texts)), f"to_{format}() has no test in {Path(__file__).parent}"
 
 
 def test_an_output_format_is_known_to_folders_and_to_stdout() -> None:
