@@ -63,8 +63,8 @@ MovedText = Annotated[
         "--moved",
         metavar="OLD=NEW",
         help="Take over results of a folder or file that is elsewhere now.\fThe output folder has results of recordings in "
-        "OLD, and they are in NEW: those of the same name and size are not decoded again. Of a file, OLD and NEW are its names, and "
-        "its size or its length has to be the same. none: these are other recordings.",
+        "OLD, and they are in NEW: those of the same name and size are not decoded again. OLD and NEW may be "
+        "names of one file, whose size or length has to be the same. none: these are other recordings.",
     ),
 ]
 AllowFailures = Annotated[

@@ -37,21 +37,13 @@ class Ledger:
         self.lock = threading.Lock()
         self.num_given = 0  # inputs of all shards so far
         self.num_done = 0  # inputs that an earlier run has done, of those that were looked at
+        self.num_renewed = 0  # inputs that are done, and have rows that get the fields that their list has now
+        self.num_replaced = 0  # results that have taken the place of one whose row had another `duration`
         self.num_out_of_reach = 0  # inputs that are done, whose recordings are not there or out of reach now
         self.listed_fields = Counter[str]()  # of inputs that are done as an earlier list had them, and come without one
         self.failed_before = 0  # inputs that failed in an earlier run and are not retried
         self.first_failed: list[str] = []  # paths of the first of them
         self._shard = shard
-
-    @property
-    def num_renewed(self) -> int:
-        """How many inputs are done, and have rows that get the fields that their list has now."""
-        return 0
-
-    @property
-    def num_replaced(self) -> int:
-        """How many results have taken the place of one whose row had another `duration`."""
-        return 0
 
     def expect(self, source: Source | Failure) -> bool:
         """Return False if the input belongs to another shard. Called once per input, in order, from one thread."""

@@ -55,6 +55,7 @@ class JournalLedger(Ledger):
     ) -> None:
         super().__init__(run.shard)
         self._run, self._journal, self._storage, self._files = run, journal, storage, files
+        self.num_renewed = int(journal.is_renewed.sum())
         self.earlier_formats = () if run.style.formats else journal.formats
         self._key_counts = KeyCounter()
         self._pending: dict[int, PendingInput] = {}  # by index
@@ -138,9 +139,7 @@ class JournalLedger(Ledger):
 
     def _row(self, entry_index: int) -> dict[str, Any]:
         """Return the row of an earlier result; {} if it cannot be read, or someone edited it."""
-        with suppress(OSError):
-            return {} if self._storage is None else row_of(self._storage, self._journal.entry(entry_index))
-        return {}
+        return {} if self._storage is None else row_of(self._storage, self._journal.entry(entry_index))
 
     def _outdated(self, source: Source | Failure) -> list[int]:
         """Return the results of an input's row when it had another `duration`; fields may have come or gone since."""
@@ -160,6 +159,7 @@ class JournalLedger(Ledger):
             left = (one for one in pending.outdated if not is_given[one] and one not in self._taken)
             if (entry_index := next(left, None)) is not None:
                 self._taken.add(entry_index)
+                self.num_replaced += 1
                 pending.known_as, pending.entry_index = int(self._journal.entries["key"][entry_index]), entry_index
                 pending.name = ""  # the files keep their name
 
@@ -188,20 +188,14 @@ class JournalLedger(Ledger):
 
     def _renew(self, entry_index: int, pending: PendingInput, source: Source | Failure) -> bool:
         """Give a result the fields and path that its input has now, once in a run. Return False if its row is no result."""
-        is_renewed: bool | None = True
-        if self._files is not None and not self._journal.is_renewed[entry_index]:
-            is_renewed = self._files.renew(pending, source)
-        differ = (int(self._journal.entries[entry_index]["state"]) ^ pending.state) & FIELDS
-        self._journal.is_renewed[entry_index] = bool(is_renewed and differ)
+        if self._journal.is_renewed[entry_index]:
+            return True
+        is_renewed = True if self._files is None else self._files.renew(pending, source)
+        if is_renewed and (int(self._journal.entries[entry_index]["state"]) ^ pending.state) & FIELDS:
+            self._journal.is_renewed[entry_index] = True
+            with self.lock:
+                self.num_renewed += 1
         return is_renewed is not False
-
-    @property
-    def num_renewed(self) -> int:
-        return int(self._journal.is_renewed.sum())
-
-    @property
-    def num_replaced(self) -> int:
-        return len(self._taken)
 
     def __getitem__(self, index: int) -> PendingInput:
         return self._pending[index]

@@ -16,7 +16,7 @@ from fastscribe.results.interfaces import NOT_MOVED, UNKNOWN_PLACE, Moved, Outpu
 from fastscribe.results.journal import FIELDS, NO_STATE, Entry, Journal, name_key, read_entries
 from fastscribe.results.journal_ledger import is_of_file, is_same_recording, key_of, moved_key, state_of
 from fastscribe.results.names import base_name
-from fastscribe.results.result_files import row_of
+from fastscribe.results.result_files import path_of, row_of
 from fastscribe.results.storage import Storage
 from fastscribe.types import Source
 
@@ -64,7 +64,11 @@ def moved_line(storage: Storage, run: OutputRun, journal: Journal, inputs: Itera
         return ""
     alike = [] if journal.path is None else _find_moved(journal.path, run, new)
     # Without a list, the very same file itself would have the result.
-    found = [one for one in alike if one.source.row is None or not _is_in_place(one, storage)]
+    found = [
+        one
+        for one in alike
+        if one.source.row is None or not is_of_file(one.entry.key, row_of(storage, one.entry), one.source)
+    ]
     moved = _place_of(found, storage, is_known, journal.facts, given is not None) if found else None
     are_most = 2 * len(found) > len(new)  # the others may be new recordings
     if moved and not (is_part or are_most or _is_of_most(moved, storage, journal)):
@@ -108,8 +112,7 @@ def _renamed(storage: Storage, run: OutputRun, journal: Journal, new: list[Sourc
     for entry_index in np.flatnonzero(journal.is_live & ~entries["failed"] & (has_state | has_name))[:_ROWS].tolist():
         entry = journal.entry(entry_index)
         source = by_state.get(entry.state | FIELDS) or by_name[int(entries["name"][entry_index])]
-        stated = _stated_path(storage, entry)
-        places = [] if stated is None else _places_since(os.path.abspath(stated), journal.facts)
+        places = _places_since(os.path.abspath(path_of(storage, entry)), journal.facts)
         old = next((one for one in places if key_of(source, one) == entry.key), None)
         moved = None if old is None else Moved(old, os.path.abspath(str(source.file)))
         is_other = moved is not None and len({os.path.basename(one) for one in moved}) > 1  # else its folder has moved
@@ -188,8 +191,8 @@ def _place_of(
     place is UNKNOWN_PLACE if rows name it by a path that counts from their list, or from another folder than this run's.
     """
     source, _, entry = found[0]
-    stated, path = _stated_path(storage, entry), str(source.file)
-    if stated is None:  # someone edited the rows, which a run mends first
+    stated, path = path_of(storage, entry), str(source.file)
+    if not stated:  # someone edited the rows, which a run mends first
         return None
     is_relative = source.row is not None and not os.path.isabs(stated)  # to its list, which may have been anywhere
     here = _folders(os.path.abspath(stated), os.path.abspath(path))
@@ -201,17 +204,6 @@ def _place_of(
     if moved is None or (os.path.exists(old) and not may_be_there):
         return None
     return moved if is_known(source, moved) else moved._replace(old=UNKNOWN_PLACE)
-
-
-def _stated_path(storage: Storage, entry: Entry) -> str | None:
-    """Return the path of a recording as its row has it; None if that is no row."""
-    path = row_of(storage, entry).get("audio_filepath")
-    return None if path is None else str(path)
-
-
-def _is_in_place(found: _Found, storage: Storage) -> bool:
-    """Return True if the result is of the very same file: its list has another offset or duration now."""
-    return is_of_file(found.entry.key, row_of(storage, found.entry), found.source)
 
 
 def _places_since(first: str, facts: Mapping[str, Any]) -> list[str]:
@@ -230,8 +222,8 @@ def _is_of_most(moved: Moved, storage: Storage, journal: Journal) -> bool:
     """
     live, are_moved = np.flatnonzero(journal.is_live), list[bool]()
     for entry in map(journal.entry, live[:: len(live) // _ROWS + 1].tolist()):
-        stated = _stated_path(storage, entry)
-        for old in () if stated is None else _places_since(os.path.abspath(stated), journal.facts):
+        stated = path_of(storage, entry)
+        for old in () if not stated else _places_since(os.path.abspath(stated), journal.facts):
             if new := Moved(moved.new, moved.old).before(old):
                 is_there = os.path.isfile(new) and os.path.getsize(new) == entry.input_bytes
                 are_moved.append(is_there and not os.path.exists(old))

@@ -136,21 +136,21 @@ class ResultFiles:
         entry_index = pending.entry_index
         assert entry_index is not None
         try:
-            is_taken = pending.is_moved and not pending.is_out_of_reach
-            taken = self._take_over(entry_index, pending, order) if is_taken else None
+            if pending.is_moved and not pending.is_out_of_reach:
+                self._take_over(entry_index, pending, order)
             missing = self._missing(entry_index, pending.name)
-            return not missing or self._make(entry_index, pending.name, missing, order, taken)
+            return not missing or self._make(entry_index, pending.name, missing, order)
         except OSError as error:
             self.not_made.append(without_frames(error))
             return True
 
-    def _take_over(self, entry_index: int, pending: PendingInput, order: int) -> Entry:
-        """Give a result to a recording that is elsewhere now, and return its entry. Its row stays, and so do its files.
+    def _take_over(self, entry_index: int, pending: PendingInput, order: int) -> None:
+        """Give a result to a recording that is elsewhere now. Its row stays, and so do its files.
 
         A recording with another name takes the files along, edits and all, in place of those of a result of its own.
         """
         if entry_index in self.taken:
-            return self.taken[entry_index]
+            return
         old = self._journal.entry(entry_index)
         entry = old._replace(
             key=pending.key,
@@ -159,7 +159,11 @@ class ResultFiles:
             name=pending.name or old.name,
             input_bytes=pending.num_bytes,
         )
-        own = self._own_files(pending.key)
+        own: dict[str, tuple[int, ...]] = {}  # of a result of its own, with the CRC-32 of what runs left there
+        if (own_index := self._journal.find(pending.key)) is not None:
+            self._journal.is_replaced[own_index] = True
+            newer = self._journal.entry(own_index)
+            own = {f"{newer.name}.{format}": crcs for format, crcs in newer.left().items()}
         files = {file: NewFile(file, None, crcs) for file, crcs in own.items()}
         former = []
         for format in old.left() if entry.name != old.name else ():
@@ -176,15 +180,10 @@ class ResultFiles:
             self._committer.add(item._replace(files=gone))
             self._storage.sync([])  # a store lists them then
         self.taken[entry_index] = entry
-        return entry
 
-    def _own_files(self, key: int) -> dict[str, tuple[int, ...]]:
-        """Return the files of a result that another one replaces, and the CRC-32 of what runs have left there."""
-        if (entry_index := self._journal.find(key)) is None:
-            return {}
-        self._journal.is_replaced[entry_index] = True
-        entry = self._journal.entry(entry_index)
-        return {f"{entry.name}.{format}": crcs for format, crcs in entry.left().items()}
+    def _entry(self, entry_index: int) -> Entry:
+        """Return an entry, or what it has become."""
+        return self.taken.get(entry_index) or self._journal.entry(entry_index)
 
     def _missing(self, entry_index: int, name: str) -> list[str]:
         """Return the formats whose file is not there, or has another layout and is as its run wrote it."""
@@ -199,7 +198,7 @@ class ResultFiles:
                 self._committer.kept[file] = bool(self._other_look(entry_index, format))
             elif other := self._other_look(entry_index, format):
                 former = self._journal.entry(entry_index).left()[format]
-                if is_ours(self._storage, NewFile(file, b"", former), size):
+                if is_ours(self._storage, NewFile(file, b"", former)):
                     missing.append(format)
                     self.laid_out_again.setdefault(other, set()).add(format)
                 else:
@@ -214,11 +213,9 @@ class ResultFiles:
             return "layout"
         return "" if self._names_layout in (0, names) else "names"
 
-    def _make(
-        self, entry_index: int, name: str, formats: Sequence[str], order: int, taken: Entry | None = None
-    ) -> bool:
+    def _make(self, entry_index: int, name: str, formats: Sequence[str], order: int) -> bool:
         """Queue files of an earlier result. Return False if its row is no result."""
-        entry = taken or self._journal.entry(entry_index)
+        entry = self._entry(entry_index)
         row = self._storage.read(ROWS, entry.begin, entry.end)
         try:
             result = to_result(json.loads(row), entry.id, entry.audio_s, order)
@@ -251,9 +248,9 @@ class ResultFiles:
         """
         assert pending.entry_index is not None
         try:
-            old = self._journal.entry(pending.entry_index)
             if pending.is_moved:
-                old = self._take_over(pending.entry_index, pending, source.index)
+                self._take_over(pending.entry_index, pending, source.index)
+            old = self._entry(pending.entry_index)
             row = self._storage.read(ROWS, old.begin, old.end)
             result = to_result(json.loads(row), source.id, old.audio_s, source.index)
             name = pending.name or old.name
@@ -320,11 +317,16 @@ class ResultFiles:
 
 
 def row_of(storage: Storage, entry: Entry) -> dict[str, Any]:
-    """Return a result's row; {} if that is none. Raises OSError."""
-    row = storage.read(ROWS, entry.begin, entry.end)
-    with suppress(ValueError):
+    """Return a result's row; {} if it cannot be read, or someone edited it."""
+    with suppress(OSError, ValueError):
+        row = storage.read(ROWS, entry.begin, entry.end)
         return dict(json.loads(row)) if is_row(row) else {}
     return {}
+
+
+def path_of(storage: Storage, entry: Entry) -> str:
+    """Return the path that a result's row has; "" as row_of()."""
+    return str(row_of(storage, entry).get("audio_filepath", ""))
 
 
 def forgotten(old: Entry) -> Item:
