@@ -11,23 +11,31 @@ from fastscribe.audio.failures import NOT_THERE, is_utf8
 from fastscribe.types import Failure
 
 _MAX_LINES = 1000
+_FEW_LINES = 10
 _MAX_HINTS = 10  # failures whose paths are looked at
 _MAX_NAMES = 1000  # of a folder, among which a wrong one is sought
 
 
 class FailureLines:
-    """Calls `say` with what inputs failed of. Behind _MAX_LINES of them one line says that the others have none."""
+    """Calls `say` with what inputs failed of. Behind _MAX_LINES of them one line says that the others have none.
 
-    def __init__(self, say: Callable[[str], object]) -> None:
+    Args:
+        say: Shows a line.
+        where_others_are: Says this of the others, behind _FEW_LINES.
+    """
+
+    def __init__(self, say: Callable[[str], object], where_others_are: str = "") -> None:
         self._say, self._num_failed, self._has_named_folder = say, 0, False
+        self._max_lines = _FEW_LINES if where_others_are else _MAX_LINES
+        self._where_others_are = where_others_are or "further ones are counted, and are in the rows only"
 
     def add(self, failure: Failure) -> None:
         """Say what an input failed of."""
         self._num_failed += 1
-        if self._num_failed <= _MAX_LINES:
+        if self._num_failed <= self._max_lines:
             self._say(f"{_line(failure)}{self._hint(failure)}")
-        elif self._num_failed == _MAX_LINES + 1:
-            self._say(f"{_MAX_LINES:,} failures have lines here; further ones are counted, and are in the rows only")
+        elif self._num_failed == self._max_lines + 1:
+            self._say(f"{self._max_lines:,} failures have lines here; {self._where_others_are}")
 
     def _hint(self, failure: Failure) -> str:
         if self._num_failed > _MAX_HINTS:

@@ -55,12 +55,13 @@ def report_dry_run(job: TranscribeJob) -> None:
         check_moved(job, expand(run.inputs, repeats=Repeats()), partial(moved_line_of, run))
     for line in (line for hook in job.hooks for line in hook.first_lines):
         say(line)
+    failure_lines = FailureLines(say, "" if job.verbose else "further ones are counted; -v gives them lines, too")
     with ExitStack() as opened:
         transcriber = opened.enter_context(loaded(job, say))
         usd_per_hour, _ = transcriber.usd_per_hour(job.price_per_hour)
         ledger = _ledger(job, transcriber, opened)
         with filter_mpg123_messages():
-            found = estimate_run(transcriber, job.output.inputs, ledger, usd_per_hour, FailureLines(say).add)
+            found = estimate_run(transcriber, job.output.inputs, ledger, usd_per_hour, failure_lines.add)
     check_any_input(found.files + found.failed + found.skipped, job.output.shard)
     say_listing(found.left_out, found.repeated, job.quiet)
     if not job.quiet:

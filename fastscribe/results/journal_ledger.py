@@ -16,6 +16,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from fastscribe._system.key_counter import KeyCounter
 from fastscribe._system.url_secrets import unsigned
 from fastscribe._system.urls import is_url
@@ -38,6 +40,9 @@ _DECIDING_ALIGNED = {*_DECIDING, "text", "subtitles"}
 _NOT_COUNTED = {*OWN_KEYS, "audio_filepath"}  # no result takes over the former, and the key has the path's place
 _HALF = 32  # bits
 _SAME_S = 0.3  # encoders add silence, MP3 at 8 kHz up to 0.28 s
+_MAY_PASS = (
+    1 << 31
+)  # the bit of the upper half by which the state of a failure that may pass is another (result_files.py)
 
 
 class JournalLedger(Ledger):
@@ -118,7 +123,7 @@ class JournalLedger(Ledger):
         entry = self._journal.entries[entry_index]
         if entry["failed"] and self._run.retry_failed:
             return False
-        pending.is_out_of_reach = not (is_there or entry["failed"] or int(entry["state"]) == NO_STATE)
+        pending.is_out_of_reach = not is_there and _was_there(entry, pending.state)
         if pending.is_out_of_reach:
             return True
         if pending.is_moved and not self._is_renamed(source):  # its time may be another there
@@ -203,6 +208,12 @@ class JournalLedger(Ledger):
     def forget(self, index: int) -> None:
         """Forget an input that has its result. The caller holds `lock`."""
         del self._pending[index]
+
+
+def _was_there(entry: np.void, state: int) -> bool:
+    """Return True if a result's recording, which is not there now, was when its run came to it, so that its reason stays."""
+    has_changed = (int(entry["state"]) ^ state) >> _HALF & ~_MAY_PASS
+    return int(entry["state"]) != NO_STATE and not (entry["failed"] and (entry["for_list"] or not has_changed))
 
 
 def _repeated(key: int, repeats: int) -> int:

@@ -31,7 +31,16 @@ from fastscribe._system.safe_files import (
 )
 from fastscribe.errors import UsageError
 from fastscribe.fast_paths import first_reasons
-from fastscribe.results.journal import SYNCED, header_line, is_row, parse_entry, read_header, read_journal, run_line
+from fastscribe.results.journal import (
+    SYNCED,
+    Journal,
+    header_line,
+    is_row,
+    parse_entry,
+    read_header,
+    read_journal,
+    run_line,
+)
 from fastscribe.results.objects import ObjectFolder
 from fastscribe.results.parts import STATE, Parts, StoredRuns, check_listing, find_runs
 from fastscribe.results.paths import Paths, in_the_way, journals_in, merged_files
@@ -192,6 +201,7 @@ def _write_rows(merged: MergeResult, own: Paths, ordered: bool, with_journal: bo
         journals = [opened.enter_context(safe_open(result.paths.journal)) for result in merged.results]
         rows = opened.enter_context(open_temp(own.rows))
         journal = opened.enter_context(open_temp(own.journal)) if with_journal else None
+        earlier = read_journal(own.journal) if journal is not None and own.journal.exists() else Journal()
         if journal is not None:
             journal.write(_begin_of_journal(merged.results))
         for entry_index in entry_indices.tolist():
@@ -200,9 +210,9 @@ def _write_rows(merged: MergeResult, own: Paths, ordered: bool, with_journal: bo
                 at = rows.tell()
                 rows.write(_row(files[shard], begin, end, merged.results[shard].paths.rows))
                 if journal is not None:
-                    journal.write(_line(journals[shard], int(entries["line"][entry_index]), at))
-        if journal is not None:
-            journal.write(SYNCED)  # no entry has files
+                    journal.write(_line(journals[shard], int(entries["line"][entry_index]), at, earlier))
+        if journal is not None and earlier.num_synced == len(earlier.entries):
+            journal.write(SYNCED)
 
 
 def _begin_of_journal(results: Sequence[ShardResult]) -> bytes:
@@ -211,12 +221,19 @@ def _begin_of_journal(results: Sequence[ShardResult]) -> bytes:
     return header_line(header) + run_line({name: fact for one in results for name, fact in one.facts.items()})
 
 
-def _line(journal: BinaryIO, offset: int, begin: int) -> bytes:
-    """Return the line of an entry whose row begins elsewhere now, and whose files are not there."""
+def _line(journal: BinaryIO, offset: int, begin: int, earlier: Journal) -> bytes:
+    """Return the line of an entry whose row begins elsewhere now. It has the files that were exported of an earlier merge."""
     journal.seek(offset)
     entry = parse_entry(journal.readline())
     assert entry is not None
-    return entry._replace(begin=begin, end=begin + entry.end - entry.begin, files={}, former={}).line()
+    entry = entry._replace(begin=begin, end=begin + entry.end - entry.begin, files={}, former={})
+    entry_index = earlier.find(entry.key)
+    if entry_index is not None and earlier.entries["name"][entry_index]:
+        old = earlier.entry(entry_index)
+        is_same = old.row_crc is not None and old.row_crc == entry.row_crc
+        files, former = (old.files, old.former) if is_same else ({}, old.left())
+        entry = entry._replace(name=old.name, files=files, former=former)
+    return entry.line()
 
 
 def _row(file: BinaryIO | None, begin: int, end: int, path: Path) -> bytes:

@@ -290,6 +290,11 @@ class JournaledOutput:
         return len(self._committer.kept)
 
     @property
+    def num_dropped(self) -> int:
+        """How many failures of inputs that were not given go, once all inputs were given."""
+        return int(self._is_dropped.sum())
+
+    @property
     def num_durable(self) -> int:
         """How many new results of this run are durable."""
         return self._committer.num_rows

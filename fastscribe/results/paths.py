@@ -121,7 +121,7 @@ def journals_in(directory: Path) -> list[Paths]:
 
 
 def merged_files(folder: Path) -> list[Path]:
-    """Return the report, the rows and the journal of an earlier merge. Its report records the sizes of the others.
+    """Return the report, the rows and the journal of an earlier merge. Its report records the size of its rows.
 
     A merge that stopped between two renames has left the new rows under their temporary name, and no journal.
     """
@@ -130,14 +130,15 @@ def merged_files(folder: Path) -> list[Path]:
         return []
     try:
         stored = json.loads(safe_read(own.report, _MAX_REPORT_BYTES))
-        num_bytes, num_journal_bytes = stored["rows_bytes"], stored.get("journal_bytes")
+        num_bytes, has_journal = stored["rows_bytes"], "journal_bytes" in stored
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return []
     if "shards" not in stored:  # somebody else's
         return []
     if not any(_has_size(path, num_bytes) for path in (own.rows, temp_path_for(own.rows))):
         return [own.report]
-    return [own.report, own.rows, *([own.journal] if _has_size(own.journal, num_journal_bytes) else [])]
+    # An export, which changes no rows, has added to the journal; a run that did has written a report of its own.
+    return [own.report, own.rows, *([own.journal] if has_journal and own.is_ours else [])]
 
 
 def _has_size(path: Path, num_bytes: object) -> bool:

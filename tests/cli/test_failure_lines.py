@@ -29,6 +29,11 @@ def test_further_failures_share_a_line() -> None:
         "/nowhere/999.wav: input failed: broken",
         "1,000 failures have lines here; further ones are counted, and are in the rows only",
     ]
+    few: list[str] = []
+    lines_of_dry_run = FailureLines(few.append, "-v shows the others")
+    for number in range(12):
+        lines_of_dry_run.add(input_failure(f"/nowhere/{number}.wav", "broken"))
+    assert few == [*lines[:10], "10 failures have lines here; -v shows the others"]
 
 
 def test_each_line_names_the_row(tmp_path: Path) -> None:

@@ -90,12 +90,17 @@ def test_a_result_stays_while_its_recording_is_out_of_reach(clip: Path) -> None:
         others = (given[1], replace(given[2], id="x", row={**row, "text": "two"}))
         assert all(is_done(ledger, one) for one in (first, *others))
         assert (ledger.num_done, ledger.num_out_of_reach, ledger.num_renewed) == (3, 3, 0)
-        assert not is_done(JournalLedger(RUN, failed), first)
+        ledger = JournalLedger(RUN, failed)  # the reason of an earlier failure stays, too
+        assert is_done(ledger, first) and (ledger.failed_before, ledger.num_out_of_reach) == (1, 1)
     assert not is_done(JournalLedger(RUN, previous), source(clip, offset_s=3.0))
     moved = replace(RUN, moved=Moved(str(clip.parent), str(clip.parent / "new")))
     assert not is_done(JournalLedger(moved, previous), source(clip.parent / "new" / "b.wav"))
     ledger = JournalLedger(moved, previous)
     assert is_done(ledger, source(clip.parent / "new" / "a.wav")) and ledger.num_out_of_reach == 1
+    failed_so = after((given[0], True))  # of being out of reach
+    assert is_done(again := JournalLedger(RUN, failed_so), given[0]) and not again.num_out_of_reach
+    failed_so.entries["state"] ^= np.uint64(1 << 63)  # and that may pass
+    assert not is_done(JournalLedger(RUN, failed_so), given[0])
     gone.rename(clip)
     ledger = JournalLedger(RUN, previous)
     assert is_done(ledger, given[0]) and not ledger.num_out_of_reach

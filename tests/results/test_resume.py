@@ -137,6 +137,20 @@ def test_a_run_goes_on_where_shards_were_merged(clips: Path, tmp_path: Path) -> 
     assert texts(whole)["broken.wav"] == SENTENCE
 
 
+def test_shards_are_merged_again_where_files_of_them_were_exported(clips: Path, tmp_path: Path) -> None:
+    out, whole = tmp_path / "out", tmp_path / "whole"
+    assert transcribe(clips, "-o", out, "--shard", "0/2").returncode == 0
+    assert fastscribe("merge", out, "-o", whole).returncode == 1
+    assert fastscribe("export", whole, "-f", "srt").returncode == 0
+    (done, *_), num_done = whole.glob("*.srt"), len(texts(whole))
+    done.write_text("corrected")
+    assert transcribe(clips, "-o", out, "--shard", "1/2").returncode == 0
+    assert fastscribe("merge", out, "-o", whole).returncode == 0
+    exported = fastscribe("export", whole, "-f", "srt").stderr
+    assert f"made files for {len(texts(whole)) - num_done} of {len(texts(whole))} results" in exported
+    assert len(list(whole.glob("*.srt"))) == len(texts(whole)) and done.read_text() == "corrected"
+
+
 def test_a_failure_stays_until_its_recording_is_gone(clips: Path, tmp_path: Path) -> None:
     """A run of other inputs keeps it, and says how it goes; no good result goes."""
     out, broken, other = tmp_path / "out", clips / "broken.wav", clips / CLIPS[2].name
@@ -149,7 +163,8 @@ def test_a_failure_stays_until_its_recording_is_gone(clips: Path, tmp_path: Path
     assert transcribe(other, "-o", out, "--retry-failed").returncode == 0 and len(texts(out)) == 4
     broken.unlink()
     assert transcribe(other, "-o", out).returncode == 0 and len(texts(out)) == 4
-    assert transcribe(other, "-o", out, "--retry-failed").returncode == 0
+    last = fastscribe("transcribe", other, "-m", MODEL, "-o", out, "--retry-failed")
+    assert last.returncode == 0 and "1 earlier failure dropped: of inputs that are not given any more" in last.stderr
     assert set(texts(out)) == {clip.name for clip in CLIPS[:3]}
     assert report(out)["totals"] | {"files": 3, "failed": 0} == report(out)["totals"]
 

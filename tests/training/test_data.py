@@ -107,7 +107,7 @@ def test_most_rows_have_to_be_usable(
 
 
 def test_doubled_rows_are_counted(tmp_path: Path) -> None:
-    train, more = str(tmp_path / "train.jsonl"), manifest(tmp_path / "more.jsonl", ["one", "deux"])
+    train, more = str(tmp_path / "train.jsonl"), manifest(tmp_path / "more.jsonl", ["one", "deux"], duration=1.9)
     again, other = (
         f"rows that come again: 1, such as {more}: line 1",
         "rows with another text of a recording: 1, such as",

@@ -47,10 +47,11 @@ HEADS = {"predictor_hidden": 16, "joint_hidden": 16, "durations": [0, 1, 2]}
 
 def recipe_of(folder: Path, kind: str) -> Recipe:
     """Recordings of two seconds each, so that the ranks' batches have equally many frames; dropout draws differ by rank."""
-    rows = map(json.loads, (DATA / "manifest.jsonl").read_text(encoding="utf-8").splitlines())
-    kept = [row for row in rows if row.get("text") and row["duration"] > 2][:7]
-    cut = [{**row, "audio_filepath": str(DATA / row["audio_filepath"]), "duration": 2.0} for row in kept]
-    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in cut))
+    if not (manifest := folder / "train.jsonl").exists():
+        rows = map(json.loads, (DATA / "manifest.jsonl").read_text(encoding="utf-8").splitlines())
+        kept = [row for row in rows if row.get("text") and row["duration"] > 2][:7]
+        cut = [{**row, "audio_filepath": str(DATA / row["audio_filepath"]), "duration": 2.0} for row in kept]
+        manifest.write_text("".join(json.dumps(row) + "\n" for row in cut))
     data = {"train": "train.jsonl", "validation": "train.jsonl", "max_tokens_per_s": 1000}
     lora = {"rank": 2} if kind == "adapters" else None
     optimiser = {"dropout": 0.0, "learning_rate": 0.01, "ema": 0.0, "lora": lora}
@@ -167,6 +168,8 @@ def done(manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> SimpleName
     folder = tmp_path_factory.mktemp("ranks")
     for name in (*KINDS, "stopped", "torchrun"):
         (folder / name).mkdir()
+    for kind in KINDS:
+        recipe_of(folder / kind, kind)  # before two ranks read its manifest, of which one would write it
     data: dict[str, Any] = {"train": str(manifest), "validation": str(manifest.with_name("validation.jsonl"))}
     endless = {"data": data, **SECTIONS, "run": {"epochs": 1000, "validate_epochs": 1000}}
     (folder / "stopped" / "recipe.yaml").write_text(json.dumps(endless))
