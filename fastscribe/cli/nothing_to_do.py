@@ -113,7 +113,7 @@ def end_if_done(job: TranscribeJob, listing: Listing, event_log: EventLog | None
         say_failed_before(ledger)
     else:
         say_all_done(job, ledger)
-    not_made = say_made_again(output, job.quiet) + sum(hook.finished(job, stats, job.quiet) for hook in job.hooks)
+    not_made = say_made_again(job, output) + sum(hook.finished(job, stats, job.quiet) for hook in job.hooks)
     code = 1 if not_made else job.failure_code(0, ledger.failed_before, ledger.num_done)
     if event_log is not None:
         event_log.idle(stats, str((output.journal.header or {}).get("--decoder")), code)

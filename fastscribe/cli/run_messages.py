@@ -213,7 +213,7 @@ def say_of_all_runs(job: TranscribeJob, output: JournaledOutput, not_given_line:
         say(not_given_line)
     if not (is_idle or job.quiet):
         say_formats(job, output.ledger)
-    not_made = say_made_again(output, job.quiet)
+    not_made = say_made_again(job, output)
     if not is_idle:
         say_failed_before(output.ledger)
     return not_made
@@ -266,14 +266,16 @@ def say_stays(ledger: Ledger, got: str = "got") -> None:
         say(one if number == 1 else f"{number:,} recordings with results are out of reach: their results stay")
 
 
-def say_made_again(output: JournaledOutput, quiet: bool) -> int:
+def say_made_again(job: TranscribeJob, output: JournaledOutput) -> int:
     """Print how many results got files without decoding, and which files could not be written. Return the latter's number."""
     num_made, not_made = output.files.num_made_again, output.not_made
-    if not quiet:
+    if not job.quiet:
         say_stays(output.ledger)
-    if output.num_dropped and not quiet:
+    if job.output.moved is not None and job.output.moved.old and not job.quiet:
+        say(f"--moved took over {count_of(len(output.files.taken), 'result')}, without decoding")
+    if output.num_dropped and not job.quiet:
         say(f"{count_of(output.num_dropped, 'earlier failure')} dropped: of inputs that are not given any more")
-    if num_made and not quiet:
+    if num_made and not job.quiet:
         recordings = f"{num_made} finished recording{'s' if num_made > 1 else ''}"
         looks = {"layout": "another layout (--max-line-width and so on)", "names": "other names of speakers"}
         again = "".join(

@@ -62,8 +62,9 @@ MovedText = Annotated[
     _job_option(
         "--moved",
         metavar="OLD=NEW",
-        help="Take over results of a folder that is elsewhere now.\fThe output folder has results of recordings in OLD, and "
-        "they are in NEW: those of the same name and size are not decoded again. none: these are other recordings.",
+        help="Take over results of a folder or file that is elsewhere now.\fThe output folder has results of recordings in "
+        "OLD, and they are in NEW: those of the same name and size are not decoded again. OLD and NEW may be "
+        "names of one file, whose size or length has to be the same. none: these are other recordings.",
     ),
 ]
 AllowFailures = Annotated[

@@ -173,12 +173,12 @@ class Committer:
         """Write or remove a file of an item, unless somebody edited it. Raises OSError for what stops a run."""
         item, file = placed
         try:
-            size = self._storage.size(file.name)
-            if size is not None and not is_ours(self._storage, file, size):
+            is_own = is_ours(self._storage, file)
+            if is_own is False:
                 self.kept[file.name] = True
             elif file.content is not None:
-                self._storage.write(file.name, file.content, replaces=size is not None)
-            elif size is not None:
+                self._storage.write(file.name, file.content, replaces=is_own is not None)
+            elif is_own:
                 self._storage.remove([file.name])
         except OSError as error:
             if error.errno in _STOPS and not isinstance(error, InTheWay):
@@ -192,14 +192,15 @@ def without_frames(error: OSError) -> OSError:
     return OSError(error.errno, error.strerror or str(error), error.filename)
 
 
-def is_ours(storage: Storage, file: NewFile, size: int) -> bool:
+def is_ours(storage: Storage, file: NewFile) -> bool | None:
     """Return True if a file is as a run wrote it, or as a power cut leaves it: zeros, or parts of the content.
 
     Args:
-        storage: Where it is.
+        storage: Where it is; if it is not there, return None.
         file: What is to become of it.
-        size: What `storage.size` says of it now.
     """
+    if (size := storage.size(file.name)) is None:
+        return None
     if not 0 <= size <= _MAX_COMPARED_BYTES or not file.former:
         return False
     content = storage.read(file.name)

@@ -37,21 +37,13 @@ class Ledger:
         self.lock = threading.Lock()
         self.num_given = 0  # inputs of all shards so far
         self.num_done = 0  # inputs that an earlier run has done, of those that were looked at
+        self.num_renewed = 0  # inputs that are done, and have rows that get the fields that their list has now
+        self.num_replaced = 0  # results that have taken the place of one whose row had another `duration`
         self.num_out_of_reach = 0  # inputs that are done, whose recordings are not there or out of reach now
         self.listed_fields = Counter[str]()  # of inputs that are done as an earlier list had them, and come without one
         self.failed_before = 0  # inputs that failed in an earlier run and are not retried
         self.first_failed: list[str] = []  # paths of the first of them
         self._shard = shard
-
-    @property
-    def num_renewed(self) -> int:
-        """How many inputs are done, and have rows that get the fields that their list has now."""
-        return 0
-
-    @property
-    def num_replaced(self) -> int:
-        """How many results have taken the place of one whose row had another `duration`."""
-        return 0
 
     def expect(self, source: Source | Failure) -> bool:
         """Return False if the input belongs to another shard. Called once per input, in order, from one thread."""
@@ -74,7 +66,7 @@ class Ledger:
 
 
 class Moved(NamedTuple):
-    """The folder of recordings when results were made, and now: absolute paths. Both are "" if nothing has moved."""
+    """A recording or a folder of some when results were made, and now: absolute paths. Both are "" if nothing has moved."""
 
     old: str
     new: str
@@ -87,7 +79,7 @@ class Moved(NamedTuple):
         old, equals, new = text.partition("=")
         if not (equals and old and new):
             raise UsageError(
-                f"--moved {text}: not OLD=NEW, the folder's path when its results were made and now, or {NOT_MOVED}"
+                f"--moved {text}: not OLD=NEW, the path of a folder or file when results were made and now, or {NOT_MOVED}"
             )
         if is_url(old) or is_url(new):
             raise UsageError(
@@ -101,9 +93,9 @@ class Moved(NamedTuple):
         return f"--moved {shlex.quote('='.join(self))} (with the folder in which they were as {UNKNOWN_PLACE})"
 
     def before(self, identity: str) -> str | None:
-        """Return where a recording was; None if it is not below the new place."""
+        """Return where a recording was; None if it is neither the new place nor below it."""
         rest = identity.removeprefix(self.new)
-        return self.old + rest if rest != identity and rest[:1] in ("/", os.sep) else None
+        return self.old + rest if rest != identity and rest[:1] in ("", "/", os.sep) else None
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ _MAX_LAYOUTS = 255  # distinct ones in one journal
 SYNCED = b'{"synced": true}\n'
 _RUN_START = b'{"run": '
 NO_STATE = 0  # of no input
+FIELDS = (1 << 32) - 1  # the lower half of a state (journal_ledger.py)
 NO_FILE = (1 << 32) - 1  # instead of a size; larger files are recorded with the largest size below
 _BLOCK_ENTRIES = 4096
 _MAX_FORMER = 4  # contents of a file that are remembered

@@ -24,11 +24,12 @@ from fastscribe._system.urls import is_url
 from fastscribe.audio.failures import relative_id
 from fastscribe.audio.manifest import row_span
 from fastscribe.audio.media import LocalFile, medium_of
-from fastscribe.errors import ManifestError
+from fastscribe.errors import AudioError, ManifestError
 from fastscribe.languages import SPOKEN_KEYS
 from fastscribe.results.formats.writers import OWN_KEYS
-from fastscribe.results.interfaces import NUM_FAILED, Ledger, OutputRun
-from fastscribe.results.journal import NO_STATE, Journal, PendingInput, digest_of
+from fastscribe.results.interfaces import NUM_FAILED, Ledger, Moved, OutputRun
+from fastscribe.results.journal import FIELDS, NO_STATE, Entry, Journal, PendingInput, digest_of
+from fastscribe.results.names import base_name
 from fastscribe.results.result_files import ResultFiles, row_of
 from fastscribe.results.storage import Storage
 from fastscribe.types import Failure, Samples, Source
@@ -38,7 +39,7 @@ _DECIDING = {*SPOKEN_KEYS, "boost", "offset", "duration", "audio_track", "audio_
 _DECIDING_ALIGNED = {*_DECIDING, "text", "subtitles"}
 _NOT_COUNTED = {*OWN_KEYS, "audio_filepath"}  # no result takes over the former, and the key has the path's place
 _HALF = 32  # bits
-FIELDS = (1 << _HALF) - 1  # the lower half of a state
+_SAME_S = 0.3  # encoders add silence, MP3 at 8 kHz up to 0.28 s
 _MAY_PASS = (
     1 << 31
 )  # the bit of the upper half by which the state of a failure that may pass is another (result_files.py)
@@ -59,6 +60,7 @@ class JournalLedger(Ledger):
     ) -> None:
         super().__init__(run.shard)
         self._run, self._journal, self._storage, self._files = run, journal, storage, files
+        self.num_renewed = int(journal.is_renewed.sum())
         self.earlier_formats = () if run.style.formats else journal.formats
         self._key_counts = KeyCounter()
         self._pending: dict[int, PendingInput] = {}  # by index
@@ -76,18 +78,27 @@ class JournalLedger(Ledger):
         name = ""
         if self._files is not None and self._files.formats:  # else nothing to name, so no memory for names
             name = self._files.names.name_of(source.id, known_as, is_ours)
+            if known_as != key and self._is_renamed(source) and name != base_name(source.id):
+                name = self._files.names.name_of(source.id, key, is_ours)
         if is_ours:
             self._pending[source.index] = PendingInput(key, known_as, name)
         return is_ours
 
     def _known_as(self, source: Source | Failure, key: int, repeats: int) -> int:
-        """Return the key of an input's earlier result: that of where the recording was, if it has a result from there alone."""
-        moved = self._run.moved
-        if moved is None or isinstance(source, Failure) or self._journal.has_result(key):
+        """Return the key of an input's earlier result: that of where the recording was, if it has a result from there alone.
+
+        A recording that --moved names itself takes the older result even if it has one of its own: an edited text is of that.
+        """
+        moved, is_renamed = self._run.moved, self._is_renamed(source)
+        if moved is None or isinstance(source, Failure) or (self._journal.has_result(key) and not is_renamed):
             return key
-        place = moved.before(_identity(source))
-        old = key if place is None else _repeated(key_of(source, place), repeats)
-        return old if self._journal.has_result(old) else key
+        old = moved_key(source, moved, self._journal, repeats)
+        return key if old is None else old
+
+    def _is_renamed(self, source: Source | Failure) -> bool:
+        """Return True if --moved names this very recording, and not a folder."""
+        moved = self._run.moved
+        return moved is not None and isinstance(source, Source) and moved.new == _identity(source)
 
     def _given(self, key: int) -> int:
         """Note that a result is of an input of this run. Return its key; 0 if another input's result replaces it."""
@@ -115,12 +126,14 @@ class JournalLedger(Ledger):
         pending.is_out_of_reach = not is_there and _was_there(entry, pending.state)
         if pending.is_out_of_reach:
             return True
-        if pending.is_moved:  # its time may be another there
-            return pending.num_bytes is not None and pending.num_bytes == self._journal.entry(entry_index).input_bytes
+        if pending.is_moved and not self._is_renamed(source):  # its time may be another there
+            old_bytes = self._journal.entry(entry_index).input_bytes
+            if pending.num_bytes is None or pending.num_bytes != old_bytes:
+                return False
         if (int(entry["state"]) ^ pending.state) >> _HALF and (own := self._listed(source, entry_index)):
             pending.listed_fields, pending.state = tuple(own), state_of(replace(source, row=own), self._run)[0]
             pending.state = pending.state >> _HALF << _HALF | int(entry["state"]) & FIELDS  # its other fields stay, too
-        return int(entry["state"]) >> _HALF == pending.state >> _HALF
+        return pending.is_moved or int(entry["state"]) >> _HALF == pending.state >> _HALF
 
     def _listed(self, source: Source | Failure, entry_index: int) -> dict[str, Any]:
         """Return what decides the text of an earlier result by its list, for a recording that comes without a list."""
@@ -131,9 +144,7 @@ class JournalLedger(Ledger):
 
     def _row(self, entry_index: int) -> dict[str, Any]:
         """Return the row of an earlier result; {} if it cannot be read, or someone edited it."""
-        with suppress(OSError):
-            return {} if self._storage is None else row_of(self._storage, self._journal.entry(entry_index))
-        return {}
+        return {} if self._storage is None else row_of(self._storage, self._journal.entry(entry_index))
 
     def _outdated(self, source: Source | Failure) -> list[int]:
         """Return the results of an input's row when it had another `duration`; fields may have come or gone since."""
@@ -153,6 +164,7 @@ class JournalLedger(Ledger):
             left = (one for one in pending.outdated if not is_given[one] and one not in self._taken)
             if (entry_index := next(left, None)) is not None:
                 self._taken.add(entry_index)
+                self.num_replaced += 1
                 pending.known_as, pending.entry_index = int(self._journal.entries["key"][entry_index]), entry_index
                 pending.name = ""  # the files keep their name
 
@@ -161,7 +173,8 @@ class JournalLedger(Ledger):
         pending = self._pending[source.index]
         assert pending.entry_index is not None
         entry = self._journal.entries[pending.entry_index]
-        if not pending.is_out_of_reach and (int(entry["state"]) ^ pending.state) & FIELDS:
+        is_other = (int(entry["state"]) ^ pending.state) & FIELDS or (pending.is_moved and self._is_renamed(source))
+        if is_other and not pending.is_out_of_reach:
             if not self._renew(pending.entry_index, pending, source):
                 return False
         elif self._files is not None and not self._files.complete(pending, source.index):
@@ -179,20 +192,15 @@ class JournalLedger(Ledger):
         return True
 
     def _renew(self, entry_index: int, pending: PendingInput, source: Source | Failure) -> bool:
-        """Give a result the fields that its input has now, once in a run. Return False if its row is no result."""
-        is_renewed: bool | None = True
-        if self._files is not None and not self._journal.is_renewed[entry_index]:
-            is_renewed = self._files.renew(pending, source)
-        self._journal.is_renewed[entry_index] = bool(is_renewed)
+        """Give a result the fields and path that its input has now, once in a run. Return False if its row is no result."""
+        if self._journal.is_renewed[entry_index]:
+            return True
+        is_renewed = True if self._files is None else self._files.renew(pending, source)
+        if is_renewed and (int(self._journal.entries[entry_index]["state"]) ^ pending.state) & FIELDS:
+            self._journal.is_renewed[entry_index] = True
+            with self.lock:
+                self.num_renewed += 1
         return is_renewed is not False
-
-    @property
-    def num_renewed(self) -> int:
-        return int(self._journal.is_renewed.sum())
-
-    @property
-    def num_replaced(self) -> int:
-        return len(self._taken)
 
     def __getitem__(self, index: int) -> PendingInput:
         return self._pending[index]
@@ -236,6 +244,26 @@ def is_of_file(key: int, row: Mapping[str, Any], source: Source) -> bool:
         lengths = (span.duration_s, None)  # a row has its length in any case
         sources = (replace(source, offset_s=span.offset_s, duration_s=length) for length in lengths)
         return key in map(key_of, sources)
+    return False
+
+
+def moved_key(source: Source, moved: Moved, journal: Journal, repeats: int = 0) -> int | None:
+    """Return the key of the result that a recording has from elsewhere; None: it has none, or a file is another recording."""
+    place = moved.before(_identity(source))
+    key = 0 if place is None else _repeated(key_of(source, place), repeats)
+    entry_index = journal.find(key) if journal.has_result(key) else None
+    is_same = entry_index is not None and (place != moved.old or is_same_recording(source, journal.entry(entry_index)))
+    return key if is_same else None
+
+
+def is_same_recording(source: Source, entry: Entry) -> bool:
+    """Return True if a file has the size of a result's recording, or, in another format, its length."""
+    with suppress(OSError, AudioError):
+        if isinstance(source.file, str) and os.path.getsize(source.file) == entry.input_bytes:
+            return True
+        from fastscribe.audio.probe import probe
+
+        return abs(probe(source).duration_s - entry.audio_s) <= _SAME_S
     return False
 
 

@@ -1,4 +1,4 @@
-"""Recordings whose folder was renamed, or is mounted elsewhere: their results are taken over, and nothing is decoded again."""
+"""Recordings that were renamed, or whose folder is elsewhere: their results are taken over, and nothing is decoded again."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import numpy as np
 from fastscribe._system.text_layout import count_of
 from fastscribe.errors import UsageError
 from fastscribe.results.interfaces import NOT_MOVED, UNKNOWN_PLACE, Moved, OutputRun
-from fastscribe.results.journal import NO_STATE, Entry, Journal, read_entries
-from fastscribe.results.journal_ledger import FIELDS, is_of_file, key_of, state_of
-from fastscribe.results.result_files import row_of
+from fastscribe.results.journal import FIELDS, NO_STATE, Entry, Journal, name_key, read_entries
+from fastscribe.results.journal_ledger import is_of_file, is_same_recording, key_of, moved_key, state_of
+from fastscribe.results.names import base_name
+from fastscribe.results.result_files import path_of, row_of
 from fastscribe.results.storage import Storage
 from fastscribe.types import Source
 
@@ -56,21 +57,31 @@ def moved_line(storage: Storage, run: OutputRun, journal: Journal, inputs: Itera
         return ""
 
     def is_known(source: Source, moved: Moved) -> bool:
-        old = moved.before(os.path.abspath(str(source.file)))
-        return old is not None and (journal.has_result(key_of(source)) or journal.has_result(key_of(source, old)))
+        is_new = moved.before(os.path.abspath(str(source.file))) is not None
+        return is_new and (journal.has_result(key_of(source)) or moved_key(source, moved, journal) is not None)
 
     if given is not None and any(is_known(one, given) for one in chain(sources, files)):
         return ""
     alike = [] if journal.path is None else _find_moved(journal.path, run, new)
     # Without a list, the very same file itself would have the result.
-    found = [one for one in alike if one.source.row is None or not _is_in_place(one, storage)]
+    found = [
+        one
+        for one in alike
+        if one.source.row is None or not is_of_file(one.entry.key, row_of(storage, one.entry), one.source)
+    ]
     moved = _place_of(found, storage, is_known, journal.facts, given is not None) if found else None
     are_most = 2 * len(found) > len(new)  # the others may be new recordings
     if moved and not (is_part or are_most or _is_of_most(moved, storage, journal)):
         moved = None
     if given is not None:
+        moved = moved or next(iter(_renamed(storage, run, journal, new)), None)
         near = f"did you mean {moved}?" if moved else f"--moved {NOT_MOVED} decodes them"
-        raise UsageError(f"{given}: takes over no result in {where}, so nothing is decoded: {near}")
+        of = " of the same size or length" if os.path.isfile(given.new) else ""
+        raise UsageError(f"{given}: takes over no result{of} in {where}, so nothing is decoded: {near}")
+    if moved is None and (renamed := _renamed(storage, run, journal, new)):
+        more = f" (and {len(renamed) - 1} more)" if len(renamed) > 1 else ""
+        takes = "takes its result over, with edited texts, now or in a later run"
+        return f"{where}: a recording that has a result seems to have another name now{more}: {renamed[0]} {takes}"
     if moved is None:
         return ""
     gone = "" if os.path.exists(moved.old) else ", which is gone"
@@ -85,6 +96,29 @@ def moved_line(storage: Storage, run: OutputRun, journal: Journal, inputs: Itera
     raise UsageError(
         f"{text}, so nothing is decoded: {moved} takes the results over, --moved {NOT_MOVED} decodes all again"
     )
+
+
+def _renamed(storage: Storage, run: OutputRun, journal: Journal, new: list[Source]) -> list[Moved]:
+    """Return what --moved should say for `new` inputs that are files with results, by another name, which is gone.
+
+    Such a file has the time of change of one, and its size; or all of its name but for the format, and its length.
+    """
+    by_state = {state_of(one, run)[0] | FIELDS: one for one in new}
+    by_name = {name_key(base_name(one.id)): one for one in new}
+    entries = journal.entries
+    has_state = np.isin(entries["state"] | np.uint64(FIELDS), np.array(list(by_state), np.uint64))
+    has_name = np.isin(entries["name"], np.array(list(by_name), np.uint64))
+    found: dict[str, Moved] = {}  # by the input's id
+    for entry_index in np.flatnonzero(journal.is_live & ~entries["failed"] & (has_state | has_name))[:_ROWS].tolist():
+        entry = journal.entry(entry_index)
+        source = by_state.get(entry.state | FIELDS) or by_name[int(entries["name"][entry_index])]
+        places = _places_since(os.path.abspath(path_of(storage, entry)), journal.facts)
+        old = next((one for one in places if key_of(source, one) == entry.key), None)
+        moved = None if old is None else Moved(old, os.path.abspath(str(source.file)))
+        is_other = moved is not None and len({os.path.basename(one) for one in moved}) > 1  # else its folder has moved
+        if moved and is_other and not os.path.lexists(moved.old) and is_same_recording(source, entry):
+            found[source.id] = moved
+    return list(found.values())
 
 
 class _Found(NamedTuple):
@@ -157,8 +191,8 @@ def _place_of(
     place is UNKNOWN_PLACE if rows name it by a path that counts from their list, or from another folder than this run's.
     """
     source, _, entry = found[0]
-    stated, path = _stated_path(storage, entry), str(source.file)
-    if stated is None:  # someone edited the rows, which a run mends first
+    stated, path = path_of(storage, entry), str(source.file)
+    if not stated:  # someone edited the rows, which a run mends first
         return None
     is_relative = source.row is not None and not os.path.isabs(stated)  # to its list, which may have been anywhere
     here = _folders(os.path.abspath(stated), os.path.abspath(path))
@@ -170,17 +204,6 @@ def _place_of(
     if moved is None or (os.path.exists(old) and not may_be_there):
         return None
     return moved if is_known(source, moved) else moved._replace(old=UNKNOWN_PLACE)
-
-
-def _stated_path(storage: Storage, entry: Entry) -> str | None:
-    """Return the path of a recording as its row has it; None if that is no row."""
-    path = row_of(storage, entry).get("audio_filepath")
-    return None if path is None else str(path)
-
-
-def _is_in_place(found: _Found, storage: Storage) -> bool:
-    """Return True if the result is of the very same file: its list has another offset or duration now."""
-    return is_of_file(found.entry.key, row_of(storage, found.entry), found.source)
 
 
 def _places_since(first: str, facts: Mapping[str, Any]) -> list[str]:
@@ -199,8 +222,8 @@ def _is_of_most(moved: Moved, storage: Storage, journal: Journal) -> bool:
     """
     live, are_moved = np.flatnonzero(journal.is_live), list[bool]()
     for entry in map(journal.entry, live[:: len(live) // _ROWS + 1].tolist()):
-        stated = _stated_path(storage, entry)
-        for old in () if stated is None else _places_since(os.path.abspath(stated), journal.facts):
+        stated = path_of(storage, entry)
+        for old in () if not stated else _places_since(os.path.abspath(stated), journal.facts):
             if new := Moved(moved.new, moved.old).before(old):
                 is_there = os.path.isfile(new) and os.path.getsize(new) == entry.input_bytes
                 are_moved.append(is_there and not os.path.exists(old))

@@ -45,7 +45,7 @@ from fastscribe.results.journal_ledger import JournalLedger, key_of
 from fastscribe.results.moved import MOVES, moved_line
 from fastscribe.results.names import Names
 from fastscribe.results.paths import Paths, in_the_way, journals_in
-from fastscribe.results.result_files import ResultFiles, file_formats, forgotten, row_of
+from fastscribe.results.result_files import ResultFiles, file_formats, forgotten, path_of
 from fastscribe.results.shards import Shard
 from fastscribe.results.storage import Finish, Item, NewFile, Storage
 from fastscribe.results.stored import NotAResult
@@ -326,9 +326,12 @@ class JournaledOutput:
         entry_indices = np.flatnonzero(self._is_counted & ~self.journal.is_in_this_run)
         if not (number := len(entry_indices)):
             return ""
-        names = []
+        names, edited = [], list[str]()
         for entry in map(self.journal.entry, entry_indices[:_MAX_NAMES].tolist()):
-            path = self._path_in_row(entry)
+            files = [NewFile(f"{entry.name}.{format}", b"", crcs) for format, crcs in entry.left().items()]
+            found = [file.name for file in files if is_ours(self._storage, file) is False]
+            edited += found if found and self._is_gone(entry) else []
+            path = path_of(self._storage, entry)
             has_slash = path.startswith("/") and entry.id.startswith(relative_id(path))  # which no id has
             names.append(f"/{entry.id}" if has_slash else entry.id)
         results = "1 result is of an input" if number == 1 else f"{number} results are of inputs"
@@ -336,6 +339,9 @@ class JournaledOutput:
         if num_failed := int(self.journal.entries["failed"][entry_indices].sum()):
             which = "it" if number == 1 else f"{num_failed} of them"
             line += f"; {which} failed: --retry-failed drops failures whose recording is gone"
+        if edited:
+            line += f"; {self._path_of(edited[0])}{_others(edited)}: edited, and the recording is gone"
+            line += ": if that was renamed, --moved OLD=NEW gives it the text"
         return line
 
     @property
@@ -361,15 +367,9 @@ class JournaledOutput:
 
     def _is_gone(self, entry: Entry) -> bool:
         """Return True if a result's recording was a file, and is no longer there. Paths of lists count from their lists."""
-        path = self._path_in_row(entry)
+        path = path_of(self._storage, entry)
         is_known = os.path.isabs(path) or entry.key == key_of(Source(path, path, entry.id))
         return is_known and not os.path.lexists(path)
-
-    def _path_in_row(self, entry: Entry) -> str:
-        """Return the path that a result's row names; "" if it cannot be read, or someone edited it."""
-        with suppress(OSError):
-            return str(row_of(self._storage, entry).get("audio_filepath", ""))
-        return ""
 
     def write_report(self, content: bytes) -> None:
         """Have `close` write the report last and durably: `merge` takes it as proof that the run is complete.
@@ -466,13 +466,9 @@ def _remove(storage: Storage, shard: Shard, edited: list[str]) -> None:
     is_last[journal.entry_indices] = True
     entries = compress(() if journal.path is None else read_entries(journal.path), is_last)
 
-    def check(file: NewFile) -> tuple[str, bool | None]:
-        size = storage.size(file.name)
-        return file.name, None if size is None else is_ours(storage, file, size)
-
     files = (NewFile(f"{one.name}.{format}", None, left) for one in entries for format, left in one.left().items())
     while some := list(islice(files, _REMOVED_AT_ONCE)):
-        checked = list(storage.map(check, some))
+        checked = list(storage.map(lambda file: (file.name, is_ours(storage, file)), some))
         edited.extend(file for file, is_own in checked if is_own is False)
         storage.remove([file for file, is_own in checked if is_own])
     for own in storage.own_names(shard):

@@ -20,11 +20,13 @@ from fastscribe.config import FILE_FORMATS, OutputStyle, SpeakerNames
 from fastscribe.results.committer import Committer, is_ours, without_frames
 from fastscribe.results.fingerprint import layout_keys
 from fastscribe.results.formats.writers import LAID_OUT, content_of
-from fastscribe.results.journal import NO_FILE, NO_STATE, Entry, FileMark, Journal, PendingInput, is_row
+from fastscribe.results.journal import FIELDS, NO_FILE, NO_STATE, Entry, FileMark, Journal, PendingInput, is_row
 from fastscribe.results.names import Names
 from fastscribe.results.storage import ROWS, Item, NewFile, Storage
 from fastscribe.results.stored import to_result
 from fastscribe.types import Failure, Source, Transcript
+
+_NAMING = {"json", "md", "ctm", "rttm"}  # formats that have the path or the name of the recording
 
 
 class ResultFiles:
@@ -37,6 +39,7 @@ class ResultFiles:
         num_made_again: Earlier results that got files.
         not_made: Why files of earlier results could not be made.
         laid_out_again: Formats of files that had another "layout", or other "names" of speakers.
+        taken: What results have become that recordings from elsewhere took over, by their former places in the journal.
 
     Args:
         storage: Where the files are.
@@ -48,6 +51,7 @@ class ResultFiles:
         self.num_made_again = 0
         self.not_made: list[OSError] = []
         self.laid_out_again: dict[str, set[str]] = {}
+        self.taken: dict[int, Entry] = {}
         self._storage, self._journal, self._committer = storage, journal, committer
         self._lock = Lock()  # of what is counted
 
@@ -132,21 +136,54 @@ class ResultFiles:
         entry_index = pending.entry_index
         assert entry_index is not None
         try:
-            is_taken = pending.is_moved and not pending.is_out_of_reach
-            taken = self._take_over(entry_index, pending, order) if is_taken else None
+            if pending.is_moved and not pending.is_out_of_reach:
+                self._take_over(entry_index, pending, order)
             missing = self._missing(entry_index, pending.name)
-            return not missing or self._make(entry_index, pending.name, missing, order, taken)
+            return not missing or self._make(entry_index, pending.name, missing, order)
         except OSError as error:
             self.not_made.append(without_frames(error))
             return True
 
-    def _take_over(self, entry_index: int, pending: PendingInput, order: int) -> Entry:
-        """Give a result to a recording that is elsewhere now, and return its entry. Its row stays, and so do its files."""
+    def _take_over(self, entry_index: int, pending: PendingInput, order: int) -> None:
+        """Give a result to a recording that is elsewhere now. Its row stays, and so do its files.
+
+        A recording with another name takes the files along, edits and all, in place of those of a result of its own.
+        """
+        if entry_index in self.taken:
+            return
         old = self._journal.entry(entry_index)
-        entry = old._replace(key=pending.key, state=pending.state, order=order, name=pending.name or old.name)
-        taken = Item(entry, self._storage.read(ROWS, old.begin, old.end), has_new_row=False)
-        self._committer.add(taken, forgotten(old))  # at once: a kill between the two would leave both
-        return entry
+        entry = old._replace(
+            key=pending.key,
+            state=pending.state & ~FIELDS | old.state & FIELDS,
+            order=order,
+            name=pending.name or old.name,
+            input_bytes=pending.num_bytes,
+        )
+        own: dict[str, tuple[int, ...]] = {}  # of a result of its own, with the CRC-32 of what runs left there
+        if (own_index := self._journal.find(pending.key)) is not None:
+            self._journal.is_replaced[own_index] = True
+            newer = self._journal.entry(own_index)
+            own = {f"{newer.name}.{format}": crcs for format, crcs in newer.left().items()}
+        files = {file: NewFile(file, None, crcs) for file, crcs in own.items()}
+        former = []
+        for format in old.left() if entry.name != old.name else ():
+            before, file = f"{old.name}.{format}", f"{entry.name}.{format}"
+            if self._storage.size(before) is not None:
+                content = self._storage.read(before)
+                files[file] = NewFile(file, content, own.get(file, ()))
+                former.append((file, NewFile(before, None, (crc32(content),))))
+        item = Item(entry, self._storage.read(ROWS, old.begin, old.end), has_new_row=False, files=tuple(files.values()))
+        self._committer.add(item, forgotten(old))  # at once: a kill between the two would leave both
+        if files:
+            self._committer.flush()  # a commit makes them durable before the former ones go
+            gone = tuple(one for file, one in former if file not in self._committer.kept)
+            self._committer.add(item._replace(files=gone))
+            self._storage.sync([])  # a store lists them then
+        self.taken[entry_index] = entry
+
+    def _entry(self, entry_index: int) -> Entry:
+        """Return an entry, or what it has become."""
+        return self.taken.get(entry_index) or self._journal.entry(entry_index)
 
     def _missing(self, entry_index: int, name: str) -> list[str]:
         """Return the formats whose file is not there, or has another layout and is as its run wrote it."""
@@ -161,7 +198,7 @@ class ResultFiles:
                 self._committer.kept[file] = bool(self._other_look(entry_index, format))
             elif other := self._other_look(entry_index, format):
                 former = self._journal.entry(entry_index).left()[format]
-                if is_ours(self._storage, NewFile(file, b"", former), size):
+                if is_ours(self._storage, NewFile(file, b"", former)):
                     missing.append(format)
                     self.laid_out_again.setdefault(other, set()).add(format)
                 else:
@@ -176,11 +213,9 @@ class ResultFiles:
             return "layout"
         return "" if self._names_layout in (0, names) else "names"
 
-    def _make(
-        self, entry_index: int, name: str, formats: Sequence[str], order: int, taken: Entry | None = None
-    ) -> bool:
+    def _make(self, entry_index: int, name: str, formats: Sequence[str], order: int) -> bool:
         """Queue files of an earlier result. Return False if its row is no result."""
-        entry = taken or self._journal.entry(entry_index)
+        entry = self._entry(entry_index)
         row = self._storage.read(ROWS, entry.begin, entry.end)
         try:
             result = to_result(json.loads(row), entry.id, entry.audio_s, order)
@@ -193,18 +228,18 @@ class ResultFiles:
             self.num_made_again += 1
         return True
 
-    def _queue(self, entry_index: int, item: Item, contents: dict[str, bytes], *others: Item) -> None:
+    def _queue(self, entry_index: int, item: Item, contents: dict[str, bytes]) -> None:
         """Queue an earlier result with these contents of its files. Other files, and what is known of them, stay."""
         entry = item.entry
         assert entry is not None
         former = entry.left()
         files = (NewFile(f"{entry.name}.{format}", found, former.get(format, ())) for format, found in contents.items())
         made = entry._replace(files={**entry.files, **self._marks(contents)}, former=former)
-        self._committer.add(item._replace(entry=made, files=tuple(files)), *others)
+        self._committer.add(item._replace(entry=made, files=tuple(files)))
         self._journal.replace_files(entry_index, made)
 
     def renew(self, pending: PendingInput, source: Source | Failure) -> bool | None:
-        """Queue an earlier result with the fields that its input has now, which only its row and its JSON have.
+        """Queue an earlier result with the fields and path that its input has now, which only its row and its JSON have.
 
         Its other files stay, and those of the run that are missing are made. Called from several threads.
 
@@ -213,11 +248,14 @@ class ResultFiles:
         """
         assert pending.entry_index is not None
         try:
-            old = self._journal.entry(pending.entry_index)
+            if pending.is_moved:
+                self._take_over(pending.entry_index, pending, source.index)
+            old = self._entry(pending.entry_index)
             row = self._storage.read(ROWS, old.begin, old.end)
             result = to_result(json.loads(row), source.id, old.audio_s, source.index)
             name = pending.name or old.name
-            formats = dict.fromkeys([*self._missing(pending.entry_index, name), *({"json"} & old.files.keys())])
+            own = old.files.keys() & (_NAMING if pending.is_moved else {"json"})
+            formats = dict.fromkeys([*self._missing(pending.entry_index, name), *sorted(own)])
         except OSError as error:
             self.not_made.append(without_frames(error))
             return None
@@ -226,7 +264,8 @@ class ResultFiles:
         if isinstance(result, Failure):
             result = replace(result, path=source.path, row=source.row)
         else:
-            result = replace(result, audio=replace(result.audio, path=source.path, row=source.row))
+            fields = result.audio.row if pending.listed_fields else source.row
+            result = replace(result, audio=replace(result.audio, path=source.path, row=fields))
         entry = old._replace(
             id=source.id,
             key=pending.key,
@@ -237,8 +276,7 @@ class ResultFiles:
             row_crc=None,
         )
         renewed = Item(entry, content_of(result, "jsonl", self.style), is_renewed=True)
-        old_items = [forgotten(old)] if pending.is_moved else []
-        self._queue(pending.entry_index, renewed, self._contents(result, formats), *old_items)
+        self._queue(pending.entry_index, renewed, self._contents(result, formats))
         return True
 
     def recover(self) -> None:
@@ -279,11 +317,16 @@ class ResultFiles:
 
 
 def row_of(storage: Storage, entry: Entry) -> dict[str, Any]:
-    """Return a result's row; {} if that is none. Raises OSError."""
-    row = storage.read(ROWS, entry.begin, entry.end)
-    with suppress(ValueError):
+    """Return a result's row; {} if it cannot be read, or someone edited it."""
+    with suppress(OSError, ValueError):
+        row = storage.read(ROWS, entry.begin, entry.end)
         return dict(json.loads(row)) if is_row(row) else {}
     return {}
+
+
+def path_of(storage: Storage, entry: Entry) -> str:
+    """Return the path that a result's row has; "" as row_of()."""
+    return str(row_of(storage, entry).get("audio_filepath", ""))
 
 
 def forgotten(old: Entry) -> Item:

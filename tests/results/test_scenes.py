@@ -15,6 +15,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+import soundfile
 
 from fastscribe.results.journal import SYNCED
 from tests.helpers.forked_runs import Runs
@@ -234,9 +235,53 @@ def test_a_subfolder_that_was_renamed_is_named_and_decoded_again(scene: Scene) -
     third = new.rename(scene.inputs / "w4")
     assert scene.transcribe(more=("--dry-run",)) == 0 and f"a result: --moved {new}={third} takes" in scene.said
     third.rename(new)
-    (new / "d.flac").rename(new / "e.flac")
-    assert scene.transcribe() == 0 and "--moved" not in scene.said
+    third = (new / "d.flac").rename(new / "e.flac")
+    assert scene.transcribe() == 0 and f"--moved {new / 'd.flac'}={third} takes" in scene.said
     assert "1 result is of an input not given this time: w2/d.flac" in scene.said and "--retry" not in scene.said
+
+
+@pytest.mark.parametrize("decoded", [False, True])
+def test_a_recording_that_was_renamed_keeps_its_texts(scene: Scene, decoded: bool) -> None:
+    """They get its name, edits and all, also once it was decoded anew; its row gets its path."""
+    old, formats = scene.recording("a.flac", "two"), "srt,txt,md"
+    scene.recording("b.flac")
+    assert scene.transcribe(formats=formats) == 0
+    scene.write("a.txt", b"corrected by hand\n")
+    before, new = scene.files(), old.rename(old.with_name("S1.flac"))
+    moved = f"--moved {old}={new}"
+    assert scene.transcribe(formats=formats, more=() if decoded else ("--dry-run",)) == 0
+    assert f"seems to have another name now: {moved} takes its result over" in scene.said
+    assert ("a.txt: edited, and the recording is gone" in scene.said) is decoded is (len(scene.rows()) == 3)
+    for number, more in (("1 result", moved.split()), ("0 results", moved.split()), ("", [])):
+        assert scene.transcribe(formats=formats, more=tuple(more), code=NO_MODEL) == 0
+        assert (f"--moved took over {number}, without decoding" in scene.said) is bool(more)
+        assert "S1.txt: edited since the run: it stays" in scene.said and ".md" not in scene.said
+        files = scene.files()
+        assert files.pop("S1.md") == before["a.md"].replace(b"# a", b"# S1")
+        assert files == {name.replace("a.", "S1."): one for name, one in before.items() if name != "a.md"}
+        assert scene.row_texts().keys() == {"S1.flac", "b.flac"} and len(scene.rows()) == 2
+
+
+@in_a_folder
+@pytest.mark.parametrize("decoded", [False, True])
+def test_a_recording_in_another_format_keeps_its_texts(scene: Scene, decoded: bool) -> None:
+    """If it has the length that it had; the names of the files stay."""
+    old, other = scene.recording("a.flac", "two"), scene.recording("b.flac", "long")
+    assert scene.transcribe() == 0
+    scene.write("a.srt", b"corrected\n")
+    files, new = scene.files(), old.with_name("a.wav")
+    soundfile.write(new, *soundfile.read(old))
+    old.unlink()
+    if decoded:
+        assert scene.transcribe() == 0 and f"--moved {old}={new} takes its result over" in scene.said
+        assert len(scene.files()) == 3
+    else:
+        assert scene.transcribe(more=("--moved", f"{other}={new}"), code=NO_MODEL) == 2
+        assert (
+            "no result of the same size or length" in scene.said and f"did you mean --moved {old}={new}?" in scene.said
+        )
+    assert scene.transcribe(more=("--moved", f"{old}={new}"), code=NO_MODEL) == 0
+    assert scene.files() == files and scene.row_texts().keys() == {"a.wav", "b.flac"}
 
 
 @in_a_folder
