@@ -93,8 +93,8 @@ class Limit(NamedTuple):
 LIMITS = {
     "modules that a plain run loads": Limit(120, _LATER),
     "their lines": Limit(21_300, _LATER),
-    "lines of the package": Limit(75_500, _SHORTER),
-    "lines of the tests": Limit(65_500, _SHORTER),
+    "lines of the package": Limit(75_750, _SHORTER),
+    "lines of the tests": Limit(65_750, _SHORTER),
     "lines of the scripts": Limit(11_500, _SHORTER),
     "options of all commands": Limit(140, "Choose what most people want, without an option; a fork raises the limit"),
     "imports that point up, by module": Limit(0, _DOWN),

@@ -257,6 +257,10 @@ def say_stays(ledger: Ledger, got: str = "got") -> None:
         say(f"{count_of(number, 'earlier result')} {got} the fields that the list has now, without decoding")
     if number := ledger.num_replaced:
         say(f"{count_of(number, 'earlier result')} replaced: the list has another `duration` now")
+    if number := ledger.num_changed:
+        again = "decoded again" if got == "got" else "to be decoded again"
+        why = "the recording, or a field of the list that decides the text, has changed"
+        say(f"{count_of(number, 'earlier result')} {again}: {why}")
     for name, number in ledger.listed_fields.items():
         keeps = "keep" if number > 1 else "keeps"
         again = "a list with another one, or none, has it decoded again"

@@ -1,19 +1,20 @@
 """The ledger of a run with a journal: which of its inputs an earlier run into the same place has done.
 
-The key identifies an input: its path, offset and duration. A new result replaces that of the same row with another duration,
-unless the run is given both. The state tells whether it has changed. Its upper half stands for
-what decides the text: the file's version (of a local one, size and modification time), and some fields of its manifest row. The
-lower half stands for the other fields: where it alone differs, the result stays, and its row gets the fields. A result also
-stays, as it is, where its recording is not there or out of reach: nothing is known then that could replace it.
+The key identifies an input: its path, offset, duration, track, and the channel that its row names. A new result replaces that
+of the same row with another duration, unless the run is given both. The state tells whether an input has changed. Its upper
+half stands for what decides the text: the file's version (of a local one, size and modification time), and some fields of its
+row. The lower half stands for the other fields: where it alone differs, the result stays, and its row gets the fields. A
+result also stays, as it is, where its recording is not there or out of reach: nothing is known then that could replace it.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -90,10 +91,26 @@ class JournalLedger(Ledger):
         A recording that --moved names itself takes the older result even if it has one of its own: an edited text is of that.
         """
         moved, is_renamed = self._run.moved, self._is_renamed(source)
-        if moved is None or isinstance(source, Failure) or (self._journal.has_result(key) and not is_renamed):
+        if isinstance(source, Failure) or (self._journal.has_result(key) and not is_renamed):
             return key
-        old = moved_key(source, moved, self._journal, repeats)
-        return key if old is None else old
+        old = None if moved is None else moved_key(source, moved, self._journal, repeats)
+        return self._former_key(source, repeats) or key if old is None else old
+
+    def _former_key(self, source: Source, repeats: int) -> int:
+        """Return the key that an older version gave the input's result; 0 if there is none.
+
+        Its keys had no channels, so that order alone told the rows of one file apart. In them, an offset of 0 was one.
+        """
+        former = list[int]()
+        offsets = () if source.row is None else dict.fromkeys((source.offset_s or None, source.offset_s or 0.0))
+        for offset_s in offsets:
+            first = digest_of(f"{_identity(source)}\0{offset_s}\0{source.duration_s}{_track_text(source)}")
+            for key in (_repeated(first, number) for number in count()):
+                if (entry_index := self._journal.find(key)) is None:
+                    break
+                if self._journal.has_result(key) and channel_of(self._row(entry_index)) == channel_of(source.row):
+                    former.append(key)
+        return former[repeats] if repeats < len(former) else 0
 
     def _is_renamed(self, source: Source | Failure) -> bool:
         """Return True if --moved names this very recording, and not a folder."""
@@ -126,14 +143,26 @@ class JournalLedger(Ledger):
         pending.is_out_of_reach = not is_there and _was_there(entry, pending.state)
         if pending.is_out_of_reach:
             return True
-        if pending.is_moved and not self._is_renamed(source):  # its time may be another there
+        is_elsewhere = pending.is_moved and self._run.moved is not None  # and not known by a key of an older version
+        if is_elsewhere and not self._is_renamed(source):  # its time may be another there
             old_bytes = self._journal.entry(entry_index).input_bytes
             if pending.num_bytes is None or pending.num_bytes != old_bytes:
                 return False
         if (int(entry["state"]) ^ pending.state) >> _HALF and (own := self._listed(source, entry_index)):
             pending.listed_fields, pending.state = tuple(own), state_of(replace(source, row=own), self._run)[0]
             pending.state = pending.state >> _HALF << _HALF | int(entry["state"]) & FIELDS  # its other fields stay, too
-        return pending.is_moved or int(entry["state"]) >> _HALF == pending.state >> _HALF
+        is_same = is_elsewhere or int(entry["state"]) >> _HALF in self._states(source, pending)
+        with self.lock:
+            self.num_changed += not (is_same or entry["failed"])
+        return is_same
+
+    def _states(self, source: Source | Failure, pending: PendingInput) -> Iterator[int]:
+        """Yield the upper half of an input's state, and those that older versions gave it for fields that say nothing."""
+        yield pending.state >> _HALF
+        if isinstance(source, Source) and source.row is not None:
+            said = {name: value for name, value in source.row.items() if not says_nothing(name, value)}
+            for row in (source.row, {**said, "offset": 0}):
+                yield state_of(replace(source, row=row), self._run, as_given=True)[0] >> _HALF
 
     def _listed(self, source: Source | Failure, entry_index: int) -> dict[str, Any]:
         """Return what decides the text of an earlier result by its list, for a recording that comes without a list."""
@@ -228,13 +257,27 @@ def _identity(source: Source) -> str:
 def key_of(source: Source | Failure, identity: str | None = None) -> int:
     """Return an input's key in the journal. `identity`: of a recording that was elsewhere."""
     if isinstance(source, Source):
-        track = f"\0{source.track}" if source.track else ""
-        identity = identity or _identity(source)
-        return digest_of(f"{identity}\0{source.offset_s}\0{source.duration_s}{track}")
+        identity, channel = identity or _identity(source), channel_of(source.row)
+        place = f"{identity}\0{source.offset_s or None}\0{source.duration_s}{_track_text(source)}"
+        return digest_of(place if channel is None else f"{place}\0channel {channel}")
     stands_for_path = source.id == relative_id(source.path)
     stretch = "None\0None" if stands_for_path else source.id  # as a Source's, once the file is there
     place = unsigned(source.path) if is_url(source.path) else os.path.abspath(source.path)
     return digest_of(f"{place}\0{stretch}")
+
+
+def channel_of(row: Mapping[str, Any] | None) -> Any:
+    """Return the channel that a row names; None: it names none."""
+    return (row or {}).get("audio_channel")
+
+
+def _track_text(source: Source) -> str:
+    return f"\0{source.track}" if source.track else ""
+
+
+def says_nothing(name: str, value: Any) -> bool:
+    """Return True if a field of a row is as if it was not there."""
+    return value is None or (name == "offset" and value == 0)
 
 
 def is_of_file(key: int, row: Mapping[str, Any], source: Source) -> bool:
@@ -269,13 +312,17 @@ def is_same_recording(source: Source, entry: Entry) -> bool:
 
 def _may_be_one(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Return True if rows differ in their `duration` alone, and in fields that one of them lacks and that decide no text."""
-    names = {name for name in before.keys() | now.keys() if name != "duration"} - _NOT_COUNTED
+    before, now = ({name: one for name, one in row.items() if not says_nothing(name, one)} for row in (before, now))
+    names = (before.keys() | now.keys()) - {"duration"} - _NOT_COUNTED
     weighed = names & (_DECIDING_ALIGNED | (before.keys() & now.keys()))
     return all(before.get(name) == now.get(name) for name in weighed)
 
 
-def state_of(source: Source | Failure, run: OutputRun) -> tuple[int, int | None, bool]:
-    """Return the input's state in a run, its size in bytes (None: not known), and whether its recording is within reach."""
+def state_of(source: Source | Failure, run: OutputRun, as_given: bool = False) -> tuple[int, int | None, bool]:
+    """Return the input's state in a run, its size in bytes (None: not known), and whether its recording is within reach.
+
+    `as_given`: with fields that decide nothing, such as null.
+    """
     if isinstance(source, Failure):
         return digest_of(source.message), None, False
     num_bytes, is_there = None, True
@@ -291,7 +338,7 @@ def state_of(source: Source | Failure, run: OutputRun) -> tuple[int, int | None,
     row = json.loads(json.dumps(source.row or {}, sort_keys=True), parse_float=_number)
     settings = run.fingerprint or {}
     names = set(row) if "export" in settings else _DECIDING_ALIGNED if "--align" in settings else _DECIDING
-    deciding = {name: value for name, value in row.items() if name in names}
+    deciding = {name: one for name, one in row.items() if name in names and (as_given or not says_nothing(name, one))}
     others = {name: value for name, value in row.items() if name not in names | _NOT_COUNTED}
     upper = digest_of(f"{found}\0{json.dumps(deciding)}") >> _HALF << _HALF
     lower = digest_of("" if source.row is None else json.dumps(others)) & FIELDS

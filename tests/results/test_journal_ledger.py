@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +15,9 @@ from hypothesis import strategies as st
 
 from fastscribe.audio.failures import input_failure
 from fastscribe.config import OutputStyle
+from fastscribe.results import journal_ledger
 from fastscribe.results.interfaces import Moved, OutputRun
-from fastscribe.results.journal import ENTRY, Entry, Journal, Layouts
+from fastscribe.results.journal import ENTRY, Entry, Journal, Layouts, digest_of
 from fastscribe.results.journal_ledger import JournalLedger, state_of
 from fastscribe.results.shards import Shard
 from fastscribe.types import Failure, Source
@@ -167,3 +170,47 @@ def test_each_input_is_in_one_shard(numbers: list[int], count: int) -> None:
     assert all(sum(row) == 1 for row in held)
     keys = {ledgers[row.index(True)][item.index].key for row, item in zip(held, items, strict=True)}
     assert len(keys) == len(items)
+
+
+def test_rows_of_one_file_are_told_apart_by_their_channels(clip: Path) -> None:
+    left, right = (source(clip, row={"audio_channel": channel}, channel=channel) for channel in range(2))
+    previous = after((left, False), (right, False))
+    for listed in ((left, right), (right, left), (right,)):
+        ledger = JournalLedger(RUN, previous)
+        assert all(is_done(ledger, replace(one, index=index)) for index, one in enumerate(listed))
+    third = source(clip, row={"audio_channel": 2}, channel=2)
+    ledger = JournalLedger(RUN, previous)
+    assert [is_done(ledger, replace(one, index=index)) for index, one in enumerate((third, left))] == [False, True]
+
+
+def test_fields_that_say_nothing_change_nothing(clip: Path) -> None:
+    """As a table fills columns, or NeMo's manifests have an offset of 0."""
+    rows: Sequence[dict[str, Any]] = (
+        {},
+        {"offset": None, "audio_channel": None, "boost": None, "lang": None},
+        {"offset": 0.0},
+        {"offset": 0},
+    )
+    for before in rows:
+        previous = after((source(clip, row=before, offset_s=before.get("offset")), False))
+        for now in rows:
+            assert is_done(JournalLedger(RUN, previous), source(clip, row=now, offset_s=now.get("offset")))
+
+
+def test_results_of_older_versions_stay(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their keys had no channels, an offset of 0 was one, and a field without a value was one."""
+    rows: list[dict[str, Any]] = [
+        {"audio_channel": 0, "offset": 0.0},
+        {"audio_channel": 1, "offset": 0.0},
+        {"offset": 0.0, "lang": None},
+    ]
+    old = [source(clip, row=row, channel=row.get("audio_channel"), offset_s=0.0) for row in rows]
+    with monkeypatch.context() as patch:
+        key = digest_of(f"{clip}\0{0.0}\0{None}")
+        patch.setattr(journal_ledger, "key_of", lambda source: key)
+        patch.setattr(journal_ledger, "says_nothing", lambda name, value: False)
+        previous = after(*((one, False) for one in old))
+    monkeypatch.setattr(JournalLedger, "_row", lambda self, entry_index: rows[entry_index])
+    for listed in (old, old[::-1], old[1:]):
+        ledger = JournalLedger(RUN, previous)
+        assert all(is_done(ledger, replace(one, index=index)) for index, one in enumerate(listed))
