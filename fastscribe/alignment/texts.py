@@ -175,16 +175,19 @@ class Texts:
     def _file(self, folder: Path, source: Source) -> Path | None:
         """Return the text of a recording in a folder, by the name of its files in a run, by its place, or by its own name."""
         place = PurePosixPath(source.id).with_suffix("")
+        there = list[Path]()
         for name in dict.fromkeys((*self._names_in_run(source), str(place), place.name)):
             files = [folder / f"{name}{extension}" for extension in _EXTENSIONS]
-            if there := [file for file in files if file.is_file()]:
-                if len(there) > 1 and (edited := self._edited(there)):
-                    self.edited.append(edited[0])
-                    self.edited_too += ((other, edited[0]) for other in edited[1:])
-                    return edited[0]
-                self.passed_over.extend(there[1:])
-                return there[0]
-        return None
+            found = [file for file in files if file.is_file()]
+            if there and name == str(place):  # an edited text that --overwrite left, so that its run took another name
+                there += [file for file in found if str(file) not in self._written]
+            there = there or found
+        if len(there) > 1 and (edited := self._edited(there)):
+            self.edited.append(edited[0])
+            self.edited_too += ((other, edited[0]) for other in edited[1:])
+            return edited[0]
+        self.passed_over.extend(there[1:])
+        return there[0] if there else None
 
     def _edited(self, files: Sequence[Path]) -> list[Path]:
         """Return which of several texts are not as the run wrote them whose folder this is; none if it wrote none of them."""

@@ -27,7 +27,7 @@ from fastscribe.errors import UsageError
 from fastscribe.pipeline.stats import RunStats
 from fastscribe.pipeline.windows import expected_sources
 from fastscribe.results.fingerprint import content_digests, fingerprint
-from fastscribe.results.moved import MOVES
+from fastscribe.results.moved import FROM, MOVES
 from fastscribe.results.output import JournaledOutput, check_overwrite, last_run, moved_line_of, open_journaled
 from fastscribe.types import Failure, Source
 from fastscribe.version import __version__
@@ -35,7 +35,7 @@ from fastscribe.version import __version__
 if TYPE_CHECKING:
     from fastscribe.cli.event_log import EventLog
 
-_NO_STATS = ("request", "language", "speaker_names", MOVES)  # of what a run states
+_NO_STATS = ("request", "language", "speaker_names", MOVES, FROM)  # of what a run states
 
 
 def request_of(job: TranscribeJob) -> str | None:

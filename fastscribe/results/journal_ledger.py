@@ -149,8 +149,10 @@ class JournalLedger(Ledger):
             if pending.num_bytes is None or pending.num_bytes != old_bytes:
                 return False
         if (int(entry["state"]) ^ pending.state) >> _HALF and (own := self._listed(source, entry_index)):
-            pending.listed_fields, pending.state = tuple(own), state_of(replace(source, row=own), self._run)[0]
-            pending.state = pending.state >> _HALF << _HALF | int(entry["state"]) & FIELDS  # its other fields stay, too
+            state = state_of(replace(source, row=own), self._run)[0]
+            if is_elsewhere or state >> _HALF == int(entry["state"]) >> _HALF:  # else the recording has changed
+                pending.listed_fields = tuple(own)
+                pending.state = state & ~FIELDS | int(entry["state"]) & FIELDS  # its other fields stay, too
         is_same = is_elsewhere or int(entry["state"]) >> _HALF in self._states(source, pending)
         with self.lock:
             self.num_changed += not (is_same or entry["failed"])
@@ -301,9 +303,10 @@ def moved_key(source: Source, moved: Moved, journal: Journal, repeats: int = 0) 
 
 def is_same_recording(source: Source, entry: Entry) -> bool:
     """Return True if a file has the size of a result's recording, or, in another format, its length."""
+    formats = {os.path.splitext(id)[1].partition("@")[0].lower() for id in (source.id, entry.id)}
     with suppress(OSError, AudioError):
-        if isinstance(source.file, str) and os.path.getsize(source.file) == entry.input_bytes:
-            return True
+        if len(formats) == 1:
+            return isinstance(source.file, str) and os.path.getsize(source.file) == entry.input_bytes
         from fastscribe.audio.probe import probe
 
         return abs(probe(source).duration_s - entry.audio_s) <= _SAME_S

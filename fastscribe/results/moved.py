@@ -21,6 +21,7 @@ from fastscribe.results.storage import Storage
 from fastscribe.types import Source
 
 MOVES = "moved"  # what --moved has said so far, among the facts of a journal
+FROM = "from"  # the folder in which its last run began, from which paths in rows count, unless they are of a list
 _FEW = 256  # inputs that are looked at
 _ROWS = 64  # results that are looked at, each a request to a store
 _MANY = 100_000  # lines of the journal in which they are sought
@@ -45,6 +46,10 @@ def moved_line(storage: Storage, run: OutputRun, journal: Journal, inputs: Itera
         OSError: The results cannot be read.
     """
     given, where = run.moved, run.where
+    if given is not None and os.path.isfile(given.new) and os.path.lexists(given.old):
+        raise UsageError(
+            f"{given}: the first is still there, and a file takes over the result of one that is gone alone"
+        )
     may_find_none = given is None or run.shard.count > 1  # its results may be in other shards
     if may_find_none and not journal.is_live.any():
         return ""
@@ -112,7 +117,7 @@ def _renamed(storage: Storage, run: OutputRun, journal: Journal, new: list[Sourc
     for entry_index in np.flatnonzero(journal.is_live & ~entries["failed"] & (has_state | has_name))[:_ROWS].tolist():
         entry = journal.entry(entry_index)
         source = by_state.get(entry.state | FIELDS) or by_name[int(entries["name"][entry_index])]
-        places = _places_since(os.path.abspath(path_of(storage, entry)), journal.facts)
+        places = _places_since(_absolute(path_of(storage, entry), journal.facts), journal.facts)
         old = next((one for one in places if key_of(source, one) == entry.key), None)
         moved = None if old is None else Moved(old, os.path.abspath(str(source.file)))
         is_other = moved is not None and len({os.path.basename(one) for one in moved}) > 1  # else its folder has moved
@@ -195,15 +200,20 @@ def _place_of(
     if not stated:  # someone edited the rows, which a run mends first
         return None
     is_relative = source.row is not None and not os.path.isabs(stated)  # to its list, which may have been anywhere
-    here = _folders(os.path.abspath(stated), os.path.abspath(path))
+    here = _folders(_absolute(stated, facts), os.path.abspath(path))
     is_relative &= here is None or not is_known(source, here)  # a folder's rows count from here
-    first = os.path.join(os.sep, UNKNOWN_PLACE, stated) if is_relative else os.path.abspath(stated)
+    first = os.path.join(os.sep, UNKNOWN_PLACE, stated) if is_relative else _absolute(stated, facts)
     places = _places_since(first, facts)
     moves = [(old, _folders(old, os.path.abspath(path))) for old in places]
     old, moved = next((one for one in moves if one[1] and is_known(source, one[1])), moves[0])
     if moved is None or (os.path.exists(old) and not may_be_there):
         return None
     return moved if is_known(source, moved) else moved._replace(old=UNKNOWN_PLACE)
+
+
+def _absolute(stated: str, facts: Mapping[str, Any]) -> str:
+    """Return the absolute path of a row's recording, when its run began."""
+    return os.path.abspath(os.path.join(facts.get(FROM, ""), stated))
 
 
 def _places_since(first: str, facts: Mapping[str, Any]) -> list[str]:
@@ -223,7 +233,7 @@ def _is_of_most(moved: Moved, storage: Storage, journal: Journal) -> bool:
     live, are_moved = np.flatnonzero(journal.is_live), list[bool]()
     for entry in map(journal.entry, live[:: len(live) // _ROWS + 1].tolist()):
         stated = path_of(storage, entry)
-        for old in () if not stated else _places_since(os.path.abspath(stated), journal.facts):
+        for old in () if not stated else _places_since(_absolute(stated, journal.facts), journal.facts):
             if new := Moved(moved.new, moved.old).before(old):
                 is_there = os.path.isfile(new) and os.path.getsize(new) == entry.input_bytes
                 are_moved.append(is_there and not os.path.exists(old))

@@ -42,7 +42,7 @@ from fastscribe.results.journal import (
 )
 from fastscribe.results.journal import last_run as last_run_in
 from fastscribe.results.journal_ledger import JournalLedger, key_of
-from fastscribe.results.moved import MOVES, moved_line
+from fastscribe.results.moved import FROM, MOVES, moved_line
 from fastscribe.results.names import Names
 from fastscribe.results.paths import Paths, in_the_way, journals_in
 from fastscribe.results.result_files import ResultFiles, file_formats, forgotten, path_of
@@ -141,7 +141,7 @@ class JournaledOutput:
             )
         with suppress(FileNotFoundError):
             self._earlier_report = storage.read(Paths(Path(), run.shard.suffix).report.name)  # which open() removes
-        facts = dict(run.facts)
+        facts = {FROM: os.getcwd(), **run.facts}
         stated = None if (run.style.speaker_names or run.moved) is None else last_run(storage.where, run.shard)
         earlier = {} if stated is None else stated.facts
         names, moves = with_names(run.style, earlier).speaker_names, earlier.get(MOVES, [])

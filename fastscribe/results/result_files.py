@@ -177,6 +177,7 @@ class ResultFiles:
         if files:
             self._committer.flush()  # a commit makes them durable before the former ones go
             gone = tuple(one for file, one in former if file not in self._committer.kept)
+            self._committer.kept.update((one.name, True) for file, one in former if file in self._committer.kept)
             self._committer.add(item._replace(files=gone))
             self._storage.sync([])  # a store lists them then
         self.taken[entry_index] = entry
@@ -194,16 +195,21 @@ class ResultFiles:
             size = self._storage.size(file)
             if size is None:
                 missing.append(format)
+            elif format not in sizes and is_ours(self._storage, NewFile(file, b"", self._former(entry_index, format))):
+                missing.append(format)  # of a result that this one has replaced
             elif min(size, NO_FILE - 1) != sizes.get(format):
                 self._committer.kept[file] = bool(self._other_look(entry_index, format))
             elif other := self._other_look(entry_index, format):
-                former = self._journal.entry(entry_index).left()[format]
-                if is_ours(self._storage, NewFile(file, b"", former)):
+                if is_ours(self._storage, NewFile(file, b"", self._former(entry_index, format))):
                     missing.append(format)
                     self.laid_out_again.setdefault(other, set()).add(format)
                 else:
                     self._committer.kept[file] = True
         return missing
+
+    def _former(self, entry_index: int, format: str) -> tuple[int, ...]:
+        """Return the CRC-32 of what runs have left in a file of a result."""
+        return self._journal.entry(entry_index).left().get(format, ())
 
     def _other_look(self, entry_index: int, format: str) -> str:
         """Return "layout" or "names" if that of a file is not this run's, else "". A run without names keeps those there."""
@@ -261,10 +267,11 @@ class ResultFiles:
             return None
         except ValueError:
             return False
+        row_before = result.row if isinstance(result, Failure) else result.audio.row
+        fields = {**(row_before or {}), "audio_filepath": source.path} if pending.listed_fields else source.row
         if isinstance(result, Failure):
-            result = replace(result, path=source.path, row=source.row)
+            result = replace(result, path=source.path, row=fields)
         else:
-            fields = result.audio.row if pending.listed_fields else source.row
             result = replace(result, audio=replace(result.audio, path=source.path, row=fields))
         entry = old._replace(
             id=source.id,

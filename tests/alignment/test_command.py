@@ -110,7 +110,7 @@ def test_a_folder_without_a_text_is_an_error(tmp_path: Path) -> None:
 
 
 def test_the_edited_one_of_a_runs_texts_counts(tmp_path: Path) -> None:
-    """Without one, and without a run, .txt comes first."""
+    """Without one, and without a run, .txt comes first. It counts also where --overwrite left it."""
     out = tmp_path / "out"
     assert fastscribe("transcribe", *FILES[:2], "-o", out, "-f", "txt,md,srt", "--model", MODEL).returncode == 0
     markdown = out / f"{FILES[1].stem}.md"
@@ -126,8 +126,15 @@ def test_the_edited_one_of_a_runs_texts_counts(tmp_path: Path) -> None:
     assert "not read: " not in both.stderr.replace("is not read: ", "")
     quiet = align(*FILES[:2], "--text", out, "--quiet").stderr
     assert "was edited too" in quiet and ": not read: " not in quiet and "counts before" not in quiet
+    again = ("-o", out, "-f", "txt", "--model", MODEL, "--overwrite")
+    for name in ("srt", "md"):
+        (out / f"{FILES[1].stem}.{name}").rename(out / f"{FILES[1].stem}.txt")
+    assert fastscribe("transcribe", *FILES[:2], *again).returncode == 0
+    found = rows(align(FILES[1], "--text", out).stdout)[0]["text"]
+    assert len([*out.glob("*.txt")]) == 3 and "Really" in found
     (out / "journal.jsonl").unlink()
-    assert not rows(align(FILES[1], "--text", out).stdout)[0]["text"].endswith(" Really!")
+    (out / f"{FILES[1].stem}.txt").unlink()
+    assert not rows(align(FILES[1], "--text", next(out.glob("*-*.txt"))).stdout)[0]["text"].endswith(" Really!")
 
 
 def test_texts_of_a_run_are_found_after_a_folder_was_renamed(tmp_path: Path) -> None:

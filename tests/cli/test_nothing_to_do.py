@@ -13,7 +13,7 @@ from fastscribe.cli.run_messages import say_failed_before
 from fastscribe.results.interfaces import Ledger
 from tests.cli.test_cli import FIRST, MODEL, rows
 from tests.conftest import AUDIO
-from tests.helpers.processes import fastscribe
+from tests.helpers.processes import fastscribe, refused
 from tests.helpers.scenes import NO_MODEL
 from tests.helpers.schemas import check_schema
 from tests.helpers.warm_process import WARM
@@ -142,6 +142,19 @@ def test_a_corrected_duration_is_no_sign_of_recordings_that_moved(clips: Path, t
     assert "--moved" in fastscribe(*command).stderr
 
 
+def test_a_folder_above_that_was_renamed_is_named_though_the_paths_are_equal(clips: Path, tmp_path: Path) -> None:
+    """Twice. The rows have the paths that were given, which count from the folder in which a run began."""
+    command = ("transcribe", clips.name, "-m", MODEL, "-o", "out")
+    (folder := tmp_path / "first").mkdir()
+    clips.rename(folder / clips.name)
+    assert fastscribe(*command, cwd=folder).returncode == 0
+    for name in ("second", "third"):
+        moved = folder.rename(folder.with_name(name))
+        assert f"--moved {folder}={moved} takes" in refused(*command, cwd=moved)
+        done = fastscribe(*command, "--moved", f"{folder}={moved}", cwd=(folder := moved))
+        assert done.returncode == 0 and "took over 2 results, without decoding" in done.stderr
+
+
 def test_a_list_has_the_last_word_on_its_recordings(clips: Path, tmp_path: Path) -> None:
     """A run over the folder keeps what a list said of one of them, until a list says otherwise or the file changes."""
     first, second = sorted(clips.iterdir())
@@ -166,6 +179,12 @@ def test_a_list_has_the_last_word_on_its_recordings(clips: Path, tmp_path: Path)
     assert run(guest(show="A")) == (1, False) and run(guest(boost="Rice")) == (1, False)
     os.utime(first, (1, 1))
     assert run(clips) == (1, False) and "boost" not in (out / "transcripts.jsonl").read_text()
+    assert run(clips) == (1, False) and run(guest(boost="Rice")) == (1, False)
+    assert "boost" in (out / "transcripts.jsonl").read_text()
+    renamed = first.rename(clips / "S1E02.flac")
+    done = fastscribe("transcribe", clips, "-m", MODEL, "-o", out, "--moved", f"{first}={renamed}")
+    found = {Path(row["audio_filepath"]).name: row for row in rows((out / "transcripts.jsonl").read_text())}
+    assert done.returncode == 0 and found[renamed.name]["boost"] == "Rice" and len(found) == 3
 
 
 def test_the_report_of_the_run_that_did_the_work_stays_and_events_are_of_each_run(clips: Path, tmp_path: Path) -> None:

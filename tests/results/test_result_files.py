@@ -417,7 +417,7 @@ def test_the_journal_says_which_files_are_durable(tmp_path: Path) -> None:
             put(output, spoken(id, index=index))
             output.flush()
     lines = (tmp_path / "journal.jsonl").read_bytes().splitlines(keepends=True)
-    assert [line == SYNCED for line in lines] == [False, False, True, False, True]
+    assert [line == SYNCED for line in lines] == [False, False, False, True, False, True]
     assert place.opened("txt").journal.num_synced == 2
 
 

@@ -149,6 +149,13 @@ def test_shards_are_merged_again_where_files_of_them_were_exported(clips: Path, 
     exported = fastscribe("export", whole, "-f", "srt").stderr
     assert f"made files for {len(texts(whole)) - num_done} of {len(texts(whole))} results" in exported
     assert len(list(whole.glob("*.srt"))) == len(texts(whole)) and done.read_text() == "corrected"
+    changed = next(one for one in sorted(whole.glob("*.srt")) if one != done)
+    recording, before = next(clips.glob(f"{changed.stem}.*")), changed.read_text()
+    shutil.copy(next(one for one in sorted(clips.iterdir()) if one != recording), recording)
+    assert [transcribe(clips, "-o", out, "--shard", f"{shard}/2").returncode for shard in range(2)] == [0, 0]
+    assert fastscribe("merge", out, "-o", whole).returncode == 0
+    assert "1 edited file left as it is" in fastscribe("export", whole, "-f", "srt").stderr
+    assert changed.read_text() != before and done.read_text() == "corrected"
 
 
 def test_a_failure_stays_until_its_recording_is_gone(clips: Path, tmp_path: Path) -> None:

@@ -277,6 +277,9 @@ def test_a_recording_in_another_format_keeps_its_texts(scene: Scene, decoded: bo
         assert len(scene.files()) == 3
     else:
         assert scene.transcribe(more=("--moved", f"{other}={new}"), code=NO_MODEL) == 2
+        assert "the first is still there" in scene.said
+        gone = other.with_name("gone.flac")
+        assert scene.transcribe(more=("--moved", f"{gone}={new}"), code=NO_MODEL) == 2
         assert (
             "no result of the same size or length" in scene.said and f"did you mean --moved {old}={new}?" in scene.said
         )
