@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from fastscribe.checkpoint.value import Checkpoint
 
 
+_OTHER_FORMATS = (".bin", ".ckpt", ".gguf", ".onnx", ".pt", ".pth", ".safetensors")
+
+
 def _read_model(path: str) -> Checkpoint:
     """Read a checkpoint and check the names and shapes of its weights, not their values."""
     found = locate(path, say)
@@ -142,6 +145,8 @@ def _check_new(out: Path, to: ExportFormat | None) -> None:
         raise UsageError(f"{out}: --to nemo writes one file; give it a name that ends in .nemo")
     if to == "hf" and out.suffix == ".nemo":
         raise UsageError(f"{out}: --to hf writes a folder; give it a name that does not end in .nemo, or --to nemo")
+    if to is None and out.suffix in _OTHER_FORMATS:
+        raise UsageError(f"{out}: {out.suffix} is not written; name a new folder, or a file that ends in .nemo")
     if to == "nemo" and os.path.lexists(out):
         raise UsageError(f"{out}: exists; name another file")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):

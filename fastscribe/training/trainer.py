@@ -604,7 +604,7 @@ class Trainer:
             epochs, steps = ("epochs", self.progress.epoch), ("max_steps", self.progress.step)
             key, done = epochs if run.max_steps is None else steps
             given = f"{self.folder.path}: run.{key} {getattr(run, key)}"
-            raise UsageError(f"{given}: this run has had {done} already: give more")
+            raise UsageError(f"{given}: this run has had {done} already, of {former.length}: give more")
 
     def _check_same_on_all_ranks(self, state: Mapping[str, Any] | None) -> None:
         """Raise UsageError if ranks have read different states or data: they would wait for each other for ever."""

@@ -306,6 +306,7 @@ def test_command(model: str | Path, to: str | None, out: str, parts: str | None,
     assert read_checkpoint(tmp_path / out).dtypes == ("float32" if dtype == "fp32" else "bfloat16",)
     assert [path.name for path in tmp_path.iterdir()] == [out] and (tmp_path / out).is_file() == (out == "out.nemo")
     assert "exists" in refused(*command)
+    assert ".onnx is not written; name a new folder" in refused("convert", model, tmp_path / "a.onnx")
 
 
 @pytest.mark.parametrize("to", ["nemo", "hf"])

@@ -216,7 +216,7 @@ def test_a_run_goes_on_with_more_epochs(recipe_file: Path, tmp_path: Path, capsy
         for one in (folder, tmp_path / "long")
     ]
     assert rates[0][15] == rates[1][15] and rates[0][10] == rates[1][10] and rates[0][5] < rates[1][5]
-    with pytest.raises(UsageError, match=r"run: run\.epochs 2: this run has had 3 already: give more"):
+    with pytest.raises(UsageError, match=r"run: run\.epochs 2: this run has had 3 already, of 3 epochs: give more"):
         train(recipe_file, folder, None, 2, "cpu", "fp32", False, False)
     with_value(recipe_file, "run", "epochs", 2)  # the run had more from --epochs
     capsys.readouterr()
