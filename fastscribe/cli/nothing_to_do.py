@@ -27,15 +27,12 @@ from fastscribe.errors import UsageError
 from fastscribe.pipeline.stats import RunStats
 from fastscribe.pipeline.windows import expected_sources
 from fastscribe.results.fingerprint import content_digests, fingerprint
-from fastscribe.results.moved import FROM, MOVES
 from fastscribe.results.output import JournaledOutput, check_overwrite, last_run, moved_line_of, open_journaled
 from fastscribe.types import Failure, Source
 from fastscribe.version import __version__
 
 if TYPE_CHECKING:
     from fastscribe.cli.event_log import EventLog
-
-_NO_STATS = ("request", "language", "speaker_names", MOVES, FROM)  # of what a run states
 
 
 def request_of(job: TranscribeJob) -> str | None:
@@ -139,10 +136,11 @@ def report_of(output: JournaledOutput, stats: RunStats) -> bytes:
 
 def _stats(output: JournaledOutput, listing: Listing, wall_s: float) -> RunStats:
     """Return the statistics of a run that did nothing; what it would have run on is what the last run stated."""
+    stated = {field.name for field in fields(RunStats)}  # the journal's facts have more, those of a newer version too
     counts: dict[str, Any] = dict.fromkeys(("files", "failed", "padded_frames", "real_frames", "peak_bytes"), 0)
     return RunStats(
         **counts,
-        **{name: value for name, value in output.journal.facts.items() if name not in _NO_STATS},
+        **{name: value for name, value in output.journal.facts.items() if name in stated},
         audio_s=0.0,
         load_s=0.0,
         wall_s=wall_s,
