@@ -275,10 +275,10 @@ def say_made_again(job: TranscribeJob, output: JournaledOutput) -> int:
     num_made, not_made = output.files.num_made_again, output.not_made
     if not job.quiet:
         say_stays(output.ledger)
-    if job.output.moved is not None and job.output.moved.old and not job.quiet:
-        say(f"--moved took over {count_of(len(output.files.taken), 'result')}, without decoding")
-    if output.num_dropped and not job.quiet:
-        say(f"{count_of(output.num_dropped, 'earlier failure')} dropped: of inputs that are not given any more")
+        if job.output.moved is not None and job.output.moved.old:
+            say(f"--moved took over {count_of(len(output.files.taken), 'result')}, without decoding")
+        if num_dropped := output.num_dropped:
+            say(f"{count_of(num_dropped, 'earlier failure')} dropped: of inputs that are not given any more")
     if num_made and not job.quiet:
         recordings = f"{num_made} finished recording{'s' if num_made > 1 else ''}"
         looks = {"layout": "another layout (--max-line-width and so on)", "names": "other names of speakers"}

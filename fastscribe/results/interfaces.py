@@ -41,9 +41,8 @@ class Ledger:
         self.num_replaced = 0  # results that have taken the place of one whose row had another `duration`
         self.num_out_of_reach = 0  # inputs that are done, whose recordings are not there or out of reach now
         self.listed_fields = Counter[str]()  # of inputs that are done as an earlier list had them, and come without one
-        self.num_changed = (
-            0  # inputs with a result of another state of their recording, or of a field that decides the text
-        )
+        # Inputs with a result whose recording, or a field of the list that decides the text, was another one.
+        self.num_changed = 0
         self.failed_before = 0  # inputs that failed in an earlier run and are not retried
         self.first_failed: list[str] = []  # paths of the first of them
         self._shard = shard

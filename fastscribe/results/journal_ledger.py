@@ -41,9 +41,8 @@ _DECIDING_ALIGNED = {*_DECIDING, "text", "subtitles"}
 _NOT_COUNTED = {*OWN_KEYS, "audio_filepath"}  # no result takes over the former, and the key has the path's place
 _HALF = 32  # bits
 _SAME_S = 0.3  # encoders add silence, MP3 at 8 kHz up to 0.28 s
-_MAY_PASS = (
-    1 << 31
-)  # the bit of the upper half by which the state of a failure that may pass is another (result_files.py)
+# The bit of the upper half by which the state of a failure that may pass is another (result_files.py).
+_MAY_PASS = 1 << 31
 
 
 class JournalLedger(Ledger):

@@ -130,8 +130,9 @@ class JournaledOutput:
         self._shards = storage.lock(self._say)
         formats: tuple[OutputFormat, ...] = ()
         if run.overwrite:
-            journals = (storage.load(shard, whatever_is_left=True) for shard in self._shards)
-            formats = tuple(dict.fromkeys(chain.from_iterable(one.formats for one in journals)))
+            if not run.style.formats:  # else those of the removed results do not matter
+                journals = (storage.load(shard, whatever_is_left=True) for shard in self._shards)
+                formats = tuple(dict.fromkeys(chain.from_iterable(one.formats for one in journals)))
             self._shards = _overwrite(storage, run, self._shards, self._say)
         for other in (one for one in self._shards if one.count != run.shard.count):
             shard = f"shard {other}" if other.count > 1 else "a run without shards"
@@ -151,7 +152,7 @@ class JournaledOutput:
             facts[MOVES] = [*moves, list(run.moved)]
         journal = storage.open(run.header, facts, self._say)
         if run.overwrite:
-            journal.formats = formats  # of the results that were removed
+            journal.formats = formats
         return journal
 
     def _names_of_all(self, run: OutputRun) -> Names:
